@@ -345,7 +345,7 @@ class Placed:
             offers=Offers(self.offers, metrics),
             metrics=metrics,
             loss=lambda: self.lost,
-            owners=lambda _term: set(),
+            owners=lambda term: {term[NODE_SEGMENT]} if NODE_SEGMENT in term else set(),
             affinity=self._affinity,
             most_open=self._most_open,
             rules=lambda _driver: self.rules,

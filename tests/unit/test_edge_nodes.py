@@ -691,7 +691,7 @@ async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: Known) -> 
     assert asked.messages == [b"one"]
     ((opened, request),) = seen
     assert (opened.subject, opened.method, opened.node, opened.call) == (DRIVER, CREATE, "n1", "c-1")
-    assert opened.timeout_ms == 8_550  # the hub gives up before its caller
+    assert 8_000 < opened.timeout_ms <= 8_550  # the hub gives up before its caller
     assert request == b"request"
 
 

@@ -12,11 +12,12 @@ from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import Mode
 from cloud.placement.rules import VOLUME, Thing
 from common.csi import csi_pb2 as csi
-from common.errors import CapabilityMissing, ForeignId, NodeOffline, NoPlace, NoRoute, ReportRefused
+from common.errors import AnswerRefused, CapabilityMissing, ForeignId, NodeOffline, NoPlace, NoRoute, ReportRefused
 from common.reports import CONTROLLER_GET_CAPABILITIES
 from common.status import Code
 from tests.kit.placed_nodes import (
     DRIVER,
+    OK,
     RPC,
     Placed,
     Placing,
@@ -197,6 +198,16 @@ async def test_what_an_operator_makes_by_hand_takes_no_other_nodes_id(zone: Plac
     with pytest.raises(ForeignId):
         await zone.ask("CreateVolume", create("by-hand"), mode="", wanted="n1")
     assert zone.places() == ["n2"]
+
+
+async def test_a_create_hands_on_no_volume_that_a_vendor_without_topology_gives_to_another_node(world: Placed) -> None:
+    """The hub puts its own topology into the answer, after it has looked at the vendor's."""
+    answer = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1"))
+    answer.volume.accessible_topology.add().segments.update(on("n2"))
+    world.vendors["n1"] = lambda _: (answer.SerializeToString(), OK)
+    with pytest.raises(AnswerRefused, match="a volume for edge node n2, and not for itself"):
+        await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert (world.places(), world.holder()) == ([], "n1")
 
 
 async def test_a_create_hands_on_no_id_whose_persistent_volume_is_for_another_node(placed: Placing) -> None:
