@@ -84,21 +84,25 @@ class Inbox:
                 stream.granted += stream.owed
                 self._outbox.put_later(encode_credit(stream.id, stream.owed))
                 stream.owed = 0
-        self._give_back(cost)
+        self.owed += cost
+        if self.owed >= self._session_quarter:
+            self._give_back()
 
     def forget(self, stream: Stream) -> None:
         """Give back the credit of a stream's unfinished message: the stream is gone."""
-        self._give_back(stream.cost)
+        self.owed += stream.cost
+        self._give_back()
 
     def _finish(self, stream: Stream, message: bytes) -> bytes | None:
         cost, stream.cost = stream.cost, 0
         if stream.over or (stream.answered and not stream.mine):
-            self._give_back(cost)
+            self.owed += cost
+            self._give_back()
             return None
         return message
 
-    def _give_back(self, cost: int) -> None:
-        self.owed += cost
+    def _give_back(self) -> None:
+        """Tell the peer of the credit that is owed, if it is a quarter of the window."""
         if self.owed >= self._session_quarter:
             self.granted += self.owed
             self._outbox.put_later(encode_credit(0, self.owed))

@@ -250,7 +250,7 @@ class Stream(Receiver):
 class Link(Session):
     """One session on the loop. Made by `common.transport`, which calls `receive`, `to_send` and `lost`."""
 
-    __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "_timer_at", "before_pong", "context",
+    __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "before_pong", "context",
                  "draining", "greeted", "loop", "peer_identity", "writer")  # fmt: skip
 
     def __init__(
@@ -291,7 +291,6 @@ class Link(Session):
         self.writer = writer
         self._closed: asyncio.Future[tuple[str, str]] | tuple[str, str] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
         super().__init__(hello, dialler=dialler, limits=limits, clock=self.loop.time, writer=writer, began=began)
         self.application = self
         self.rearm()
@@ -454,11 +453,11 @@ class Link(Session):
         Called when the next tick may be earlier than before. Received bytes only put it off.
         """
         due = self.next_tick()
-        if due is None or (self._timer is not None and self._timer_at <= due):
+        if due is None or (self._timer is not None and self.armed_at <= due):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = due
+        self.armed_at = due
         self._timer = self.loop.call_at(due, self._fire)
 
     def _fire(self) -> None:

@@ -11,6 +11,7 @@ A message of one chunk leaves within the stream's `Open` or `End` if it is next 
 the session writes such a frame itself (`Session.start`, `Session.end`).
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from common.limits import MESSAGE_OVERHEAD_BYTES
@@ -95,9 +96,14 @@ class Outbox:
             self.control_bytes += len(data)
             self.writer.flush_later()
 
-    def may_leave(self, stream: Stream, message: bytes | None) -> bool:
-        """Whether a frame of a stream, with this whole message, may leave now: nothing waits. It takes the credit."""
+    def may_leave(self, stream: Stream, message: bytes | None, may_send: Callable[[], bool] | None) -> bool:
+        """Whether a frame of a stream, with this whole message, may leave now: nothing waits. It takes the credit.
+
+        `may_send`: see `Session.may_send`.
+        """
         if self.waiting or self.held is not None or self.control_is_urgent or self.emptied or not self.writer.is_free:
+            return False
+        if may_send is not None and not may_send():
             return False
         if message is None:
             return True
@@ -145,8 +151,6 @@ class Outbox:
 
     def next_message(self) -> bytes:
         """The next WebSocket message, or b"" when there is nothing to send now."""
-        if not self.has_output:
-            return b""
         out: list[bytes] = []
         size = self._take_control(out) if self.control else 0
         room = 2 * self._chunk_bytes  # the first stream may add a chunk to its other frames

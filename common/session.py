@@ -52,6 +52,7 @@ session window; of one stream, its window and one message.
 
 # ruff: noqa: SLF001  # the table of frames stands below the class, and names its methods
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
@@ -180,6 +181,7 @@ class Session:
         "_streams",
         "_theirs_open",
         "application",
+        "armed_at",
         "consumed",
         "hello",
         "may_send",
@@ -220,6 +222,8 @@ class Session:
         """Set it before the first `receive()`."""
         self.peer = _NOT_GREETED
         """The peer's hello; an empty one before it has come."""
+        self.armed_at = math.inf
+        """The time of the next `tick()`, as far as it is arranged."""
         self.said_goodbye = False
         """Whether this side ended the session with a goodbye, which `to_send()` returns last."""
         self.may_send: Callable[[], bool] | None = None
@@ -322,10 +326,12 @@ class Session:
         timeout_ms = 0
         if timeout_s is not None:
             timeout_ms = max(1, round(timeout_s * 1000))
-            self._deadlines.add(self._clock() + timeout_s, number, self._streams)
-            self.rearm()
+            deadline = self._clock() + timeout_s
+            self._deadlines.add(deadline, number, self._streams)
+            if deadline < self.armed_at:
+                self.rearm()
         heading = number, kind, priority, subject, method, node, call, timeout_ms, epoch
-        if message is not None and self._may_leave(stream, message):
+        if message is not None and self._outbox.may_leave(stream, message, self.may_send):
             self._write(encode_open(heading, message))
         else:
             if message is not None:
@@ -342,7 +348,8 @@ class Session:
         stream = self._streams.get(number)
         if stream is None or stream.over or stream.answered:
             return
-        self._check_size(payload)
+        if len(payload) > self.peer.max_message_bytes:
+            raise MessageTooLarge(len(payload), self.peer.max_message_bytes, "a CSI message")
         stream.queue.append(payload)
         self._outbox.schedule(stream)
 
@@ -370,10 +377,10 @@ class Session:
             raise LocalProtocolError("only the acceptor of a stream ends it")
         if not 0 <= status.code <= LARGEST_CODE:
             raise LocalProtocolError(f"a status code is 0 to {LARGEST_CODE}, not {status.code}")
-        if message is not None:
-            self._check_size(message)
+        if message is not None and len(message) > self.peer.max_message_bytes:
+            raise MessageTooLarge(len(message), self.peer.max_message_bytes, "a CSI message")
         stream.answered = True
-        if not stream.queue and self._may_leave(stream, message):
+        if not stream.queue and self._outbox.may_leave(stream, message, self.may_send):
             self._write(encode_end(number, status, message))
             return
         # The End is never a control frame, even if no message waits: `stream.end` must show whether it has left, so
@@ -383,16 +390,9 @@ class Session:
         stream.end = status
         self._outbox.schedule(stream)
 
-    def _may_leave(self, stream: Stream, message: bytes | None) -> bool:
-        return self._outbox.may_leave(stream, message) and (self.may_send is None or self.may_send())
-
     def _write(self, data: bytes) -> None:
         outbox = self._outbox
         outbox.writer.write(outbox.with_control(data) if outbox.control else data)
-
-    def _check_size(self, message: bytes) -> None:
-        if len(message) > self.peer.max_message_bytes:
-            raise MessageTooLarge(len(message), self.peer.max_message_bytes, "a CSI message")
 
     def cancel(self, number: int) -> None:
         """Stop waiting for a stream that this side opened. Its receiver hears no more."""
@@ -413,7 +413,8 @@ class Session:
             raise LocalProtocolError("only the opener acknowledges a stream, and only after its end")
         self._outbox.put_later(encode_ack(number, delivered=delivered))
         self._forget(stream)
-        self._end_drained()
+        if self._draining is not None:
+            self._end_drained()
 
     def ping(self, answered: Callable[[], None]) -> None:
         """Ping the peer now. `answered` is called when its pong comes, unless a later `ping` or the end comes first."""
@@ -526,7 +527,7 @@ class Session:
 
     def to_send(self) -> bytes:
         """The next WebSocket message, or b"" when there is nothing to send now."""
-        if self.may_send is not None and not self.may_send():
+        if not self._outbox.has_output or (self.may_send is not None and not self.may_send()):
             return b""
         data = self._outbox.next_message()
         for stream in self._outbox.emptied:
@@ -700,7 +701,8 @@ class Session:
             self._forget(stream)
             self._end_drained()
             return
-        self._stop_sending(stream)
+        if stream.queue:
+            self._stop_sending(stream)
         last, stream.last = stream.last, None
         stream.receiver.ended(Status(code, message, origin), last)
 
@@ -724,7 +726,8 @@ class Session:
             raise RemoteProtocolError("Ack: of a stream that has not ended")
         self._forget(stream)
         stream.receiver.released(delivered)
-        self._end_drained()
+        if self._draining is not None:
+            self._end_drained()
 
     def _known(self, number: int, what: str) -> Stream:
         stream = self._streams.get(number)
@@ -781,7 +784,8 @@ class Session:
             self._mine_open -= 1
         else:
             self._theirs_open -= 1
-        self._outbox.forget(stream)
+        if stream.queued or stream.id in self._outbox.starved:
+            self._outbox.forget(stream)
         if stream.cost:
             self._inbox.forget(stream)
 

@@ -229,7 +229,7 @@ def test_a_session_that_begins_wrongly_ends_with_a_goodbye_that_says_why(hub: Hu
 def test_another_wire_version_is_told_to_both_ends(hub: Hub) -> None:
     said = hello("edge", "n1", version=99, oldest=98)
     wanted = (
-        r"edge n1 \(csi-bridge/\S+\) speaks wire version 99 \(oldest 98\), this side \(csi-bridge/\S+\) 1 \(oldest 1\);"
+        r"edge n1 \(csi-bridge/\S+\) speaks wire version 99 \(oldest 98\), this side \(csi-bridge/\S+\) 2 \(oldest 2\);"
         " upgrade the older"
     )
     with pytest.raises(HandshakeRefused, match=wanted) as refusal:

@@ -196,13 +196,13 @@ async def pair(tmp_path: Path) -> AsyncIterator[StreamedPair]:
 def carried(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """The bytes that both links received, all frames and credit included."""
     found: Counter[str] = Counter()
-    received = Link.received
+    receive = Link.receive
 
-    def count(link: Link, data: bytes) -> None:
+    def count(link: Link, data: bytes, now: float) -> None:
         found["bytes"] += len(data)
-        received(link, data)
+        receive(link, data, now)
 
-    monkeypatch.setattr(Link, "received", count)
+    monkeypatch.setattr(Link, "receive", count)
     return found
 
 
