@@ -35,26 +35,48 @@ _TIMEOUT_S = 10.0
 _MOST_US = 50.0
 
 
+class _Way:
+    """A session's way out, always free; `_carry` takes what was written."""
+
+    is_free = True
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def flush_soon(self) -> None: ...
+
+    def flush_later(self) -> None: ...
+
+
 class _End(Receiver):
-    """One side's application, and the receiver of its streams. It gives each message's credit back at once."""
+    """One side: its session, the application, and the receiver of its streams. It gives credit back at once."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, role: str, name: str, *, dialler: bool) -> None:
+        self.way = _Way()
+        hello = introduce(role, name, instance=role)
+        self.session = Session(hello, dialler=dialler, limits=Limits(), clock=lambda: 0.0, writer=self.way)
+        self.session.application = self
         self.stream = 0
-        session.application = self
-
-    def took(self, message: bytes) -> None:
-        self.session.consumed(self.stream, len(message))
 
     def on_hello(self) -> None:
         if self.session.state is State.DECIDING:
-            self.session.accept()
+            self.session.accept(1)
 
-    def on_open(self, frame: Open, _deadline: float | None) -> "_End":
+    def on_call(self, frame: Open, _deadline: float | None, request: bytes) -> "_End":
+        """The agent's side: it answers the request."""
         self.stream = frame.stream
+        self.session.consumed(frame.stream, len(request))
+        self.session.end(frame.stream, _OK, _ANSWER)
         return self
 
-    def on_drain(self, message: str) -> None: ...
+    def ended(self, _status: Status, message: bytes | None) -> None:
+        """The hub's side: it acknowledges the answer."""
+        assert message is not None
+        self.session.consumed(self.stream, len(message))
+        self.session.acknowledge(self.stream, delivered=True)
 
     def on_fault(self, error: Exception) -> None:
         raise error
@@ -62,54 +84,40 @@ class _End(Receiver):
     def on_closed(self, reason: str, message: str) -> None: ...
 
 
-class _Caller(_End):
-    """The hub's side: it acknowledges the answer."""
-
-    def ended(self, _status: Status, _message: bytes | None) -> None:
-        self.session.acknowledge(self.stream, delivered=True)
-
-
-class _Callee(_End):
-    """The agent's side: it answers the request."""
-
-    def took(self, message: bytes) -> None:
-        super().took(message)
-        self.session.end(self.stream, _OK, _ANSWER)
-
-
 class Pair:
     """A hub's session and an agent's, open, with their default limits. Time stands still."""
 
     def __init__(self) -> None:
-        self._hub = Session(introduce("hub", "hub", instance="i-1"), dialler=False, limits=Limits(), now=0.0)
-        self._agent = Session(introduce("edge", "n1", instance="i-2"), dialler=True, limits=Limits(), now=0.0)
-        self._caller = _Caller(self._hub)
-        _Callee(self._agent)
+        self._hub = _End("hub", "hub", dialler=False)
+        self._agent = _End("edge", "n1", dialler=True)
         _carry(self._agent, self._hub)
         _carry(self._hub, self._agent)
 
     def call(self) -> None:
         """Pass one call: Open and request, answer and End, Ack."""
-        self._caller.stream = self._hub.open(
-            self._caller,
-            Kind.ORDER,
+        self._hub.stream = self._hub.session.start(
+            self._hub,
+            Kind.CALL,
             _REQUEST,
-            now=0.0,
             subject="load.csi-bridge.io",
             method=_METHOD,
             node="n1",
             call=_CALL_ID,
             timeout_s=_TIMEOUT_S,
+            is_unary=True,
         )
         _carry(self._hub, self._agent)
         _carry(self._agent, self._hub)
         _carry(self._hub, self._agent)
-        assert not self._agent.open_streams
+        assert not self._agent.session.open_streams
 
 
-def _carry(source: Session, sink: Session) -> None:
-    while data := source.to_send():
-        sink.receive(data, 0.0)
+def _carry(source: _End, sink: _End) -> None:
+    for data in source.way.written:
+        sink.session.receive(data, 0.0)
+    source.way.written.clear()
+    while data := source.session.to_send():
+        sink.session.receive(data, 0.0)
 
 
 def us_a_call(pair: Pair, *, calls: int = 2_000) -> float:

@@ -8,6 +8,7 @@ import pytest
 from bench import call_path, run
 from bench.chain import Command
 from bench.figure import Figure, NotMeasured
+from bench.session_pair import Pair, function_calls
 
 
 def test_a_group_that_fails_says_why_in_its_row_and_the_others_are_measured_and_stored(
@@ -37,3 +38,7 @@ def test_a_group_that_fails_says_why_in_its_row_and_the_others_are_measured_and_
 
 def test_each_file_of_the_call_path_exists() -> None:
     assert [str(path) for path in call_path.paths() if not path.exists()] == []
+
+
+def test_the_pair_of_sessions_carries_calls() -> None:
+    assert function_calls(Pair(), calls=3) > 0
