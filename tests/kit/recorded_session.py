@@ -72,6 +72,11 @@ class RecordedSession:
         self._note(Opened(frame.stream, frame, deadline))
         return _Recorder(self._note, frame.stream)
 
+    def on_call(self, frame: Open, deadline: float | None, request: bytes) -> "_Recorder":
+        receiver = self.on_open(frame, deadline)
+        receiver.took(request)
+        return receiver
+
     def on_ping(self, number: int) -> None:
         self.session.pong(number)
 
