@@ -10,6 +10,7 @@ Rules:
 """
 
 import os
+import select
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -117,5 +118,7 @@ class LineWriter(Generic[Line]):
             return
         data = memoryview(text.encode(stream.encoding, "backslashreplace"))
         while data:
-            written = os.write(file, data)
-            data = data[written:]
+            try:
+                data = data[os.write(file, data) :]
+            except BlockingIOError:  # another process that shares the stream has made it so
+                select.select([], [file], [])

@@ -248,7 +248,7 @@ class Stream(Receiver):
 
 
 class Link(Session):
-    """One session on the loop. Made by `common.transport`, which calls `receive`, `to_send` and `lost`."""
+    """One session on the loop. `common.transport` or `common.local_dial` calls `receive`, `to_send` and `lost`."""
 
     __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "before_pong", "context",
                  "draining", "greeted", "loop", "peer_identity", "writer")  # fmt: skip

@@ -1,4 +1,4 @@
-"""A frame: the unit of the session protocol, as a frozen dataclass and as msgpack bytes.
+"""A frame: the unit of the session protocol, as a dataclass and as msgpack bytes.
 
 One WebSocket message carries one or more frames, as `common.codec` writes them.
 
@@ -57,7 +57,7 @@ class Priority(IntEnum):
 
 
 class Reason(StrEnum):
-    """Why a session ended: the word in a `Goodbye`, in `session.Closed` and in the metric of ended sessions.
+    """Why a session ended: the word in a `Goodbye`, and in the metric of ended sessions.
 
     A closed set. An unknown word of a newer peer is passed on unchanged and counted as `other`.
     """

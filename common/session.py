@@ -153,8 +153,8 @@ class Application(Protocol):
 class Session:
     """One side's state of a connection, by the rules in the module's docstring.
 
-    Methods collect their bytes for `to_send()`. After `Application.on_closed`, the session ignores all input and sends
-    at most its goodbye.
+    `start` and `end` write when nothing waits; what waits comes out of `to_send()`. After `Application.on_closed`, the
+    session ignores all input and sends at most its goodbye.
     """
 
     __slots__ = (
@@ -635,10 +635,10 @@ class Session:
                 stream.asked = frame, deadline
         else:
             stream.receiver = self.application.on_open(frame, deadline)
-            if has_first:
-                self._give(stream, first)
         if number not in self._streams:  # this call has ended the session
             self._tell_lost(stream)
+        elif has_first and not stream.is_unary:
+            self._give(stream, first)
 
     def _give(self, stream: Stream, message: bytes) -> None:
         """Give a receiver the first message of its stream, unless it has ended the stream already."""

@@ -6,7 +6,7 @@ This module's `asyncio.Protocol` moves the bytes, so that an idle connection has
 readers, one after the other:
 
 1. `websockets`' Sans-I/O core reads the head of the handshake (`_read_head`).
-2. `common.websocket_frames` reads the usual frames, which hold one whole binary message each (`_read_frames`).
+2. `common.websocket_frames` reads the usual frames, which hold one whole binary message each (`data_received`).
 3. From the first other frame on, the core reads everything (`_read_foreign`).
 
 The core also makes the handshake and the close. `common.tcp` has the parts of TCP and TLS below the WebSocket.
@@ -15,7 +15,6 @@ Rules:
 
 * No compression: CSI messages are small, and compression costs memory for each of thousands of idle links.
 * Every end has a reason, which reaches the link's handler and the log.
-* uvloop joins the writes of one turn of the loop to one system call.
 """
 
 import asyncio
@@ -49,6 +48,9 @@ _SUBPROTOCOL = Subprotocol("csi-bridge")
 
 MAX_FRAME_BYTES = 1_048_576
 """The largest WebSocket message accepted. A session's messages have about two chunks; a newer peer may send more."""
+
+_BESIDE_BYTES = 131_072
+"""The most bytes of a WebSocket message beside those that credit covers: control frames, and heads of others."""
 
 _MOST_UNREAD_BYTES = 262_144
 """The most bytes that may wait for a peer that does not read. A session's frames stop long before; only the library's
@@ -90,6 +92,7 @@ class WebSocket(asyncio.Protocol):
         "_peer",
         "_reason",
         "_scheduled",
+        "_timer",
         "_transport",
         "is_free",
         "lingers",
@@ -128,7 +131,7 @@ class WebSocket(asyncio.Protocol):
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._is_client = isinstance(core, ClientProtocol)
-        self._frames: FrameReader | None = FrameReader(is_masked=not self._is_client, largest=MAX_FRAME_BYTES)
+        self._frames: FrameReader | None = FrameReader(is_masked=not self._is_client, largest=_largest(limits))
         """Reads what follows the handshake; None after a frame that `websockets` must read, as all others after it."""
         self._head: bytes | None = b""
         """The last bytes of the handshake's unfinished head; None after it."""
@@ -146,6 +149,8 @@ class WebSocket(asyncio.Protocol):
         """See `common.outbox.Writer`."""
         self._scheduled = False
         self._later: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Ends a connection that takes too long; with it goes all that such a connection has sent."""
         self._reason = ""
 
     # ---- asyncio's side ----------------------------------------------------------------------------------------------
@@ -163,7 +168,7 @@ class WebSocket(asyncio.Protocol):
             self._core.send_request(self._core.connect())
             self._write_core()
         else:
-            self._loop.call_at(self._began + self._limits.hello_timeout_s, self._give_up_waiting)
+            self._timer = self._loop.call_at(self._began + self._limits.hello_timeout_s, self._give_up_waiting)
             self._read_core()
             self._after_handshake()
 
@@ -196,6 +201,8 @@ class WebSocket(asyncio.Protocol):
         why = self._reason or (in_words(exc) if exc else "the peer closed the connection")
         self._transport = None
         self._ended, self.is_free = True, False
+        if self._timer is not None:
+            self._timer.cancel()
         if self._link is not None:
             self._link.lost(why)
         if self._opened is not None and not self._opened.done():
@@ -253,7 +260,7 @@ class WebSocket(asyncio.Protocol):
         began: float | None = None,
     ) -> "WebSocket":
         """A WebSocket for the acceptor."""
-        core = ServerProtocol(subprotocols=[_SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
+        core = ServerProtocol(subprotocols=[_SUBPROTOCOL], max_size=_largest(limits), logger=_QUIET)
         return cls(
             core,
             limits,
@@ -454,6 +461,8 @@ class WebSocket(asyncio.Protocol):
                     self._end(link)
                 return
             self.write(data)
+        if link is not None and link.over and self._transport is not None:  # its last words wait for room
+            self._abort_later()
 
     def _write_core(self) -> None:
         data = b"".join(self._core.data_to_send())
@@ -473,7 +482,12 @@ class WebSocket(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self.is_free = False
             self._transport.close()
-            self._loop.call_later(self._limits.keepalive_s, self.abort, "the peer does not read")
+            self._abort_later()
+
+    def _abort_later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self._limits.keepalive_s, self.abort, "the peer does not read")
 
     def _give_up_waiting(self) -> None:
         """End a connection whose client never asked for the upgrade. Afterwards the session's hello has a limit."""
@@ -494,6 +508,11 @@ class WebSocket(asyncio.Protocol):
             level = logging.DEBUG if left else logging.WARNING
             if self._on_failed is not None:
                 self._on_failed(self, level, self._reason)
+
+
+def _largest(limits: Limits) -> int:
+    """The largest WebSocket message of a peer: where no message is large, a stranger makes this side hold little."""
+    return min(MAX_FRAME_BYTES, limits.session_window_bytes + _BESIDE_BYTES)
 
 
 def _no_hub(error: Exception) -> str:

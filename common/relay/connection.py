@@ -392,7 +392,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         while progress and not self.paused:
             progress = False
             for outgoing in list(self.outgoing.values()):
-                if sent := self._send_frame(outgoing):
+                if self.outgoing.get(outgoing.stream.stream_id) is outgoing and (sent := self._send_frame(outgoing)):
                     progress = True
                     unflushed += sent
             if unflushed >= TURN_BYTES:

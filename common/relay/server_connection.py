@@ -253,8 +253,8 @@ class ServerConnection(Connection[ServerCall]):
 
     def cut(self, call: ServerCall) -> None:
         """Reset the stream of a caller that does not read its answer."""
-        self.drop_outgoing(call.stream_id)
         self.reset(call.stream_id, ErrorCode.CANCEL)
+        self.drop_outgoing(call.stream_id)
         self.flush()
 
     def status_for(self, call: ServerCall, error: BaseException | None) -> Status:

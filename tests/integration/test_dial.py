@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import hashlib
 import os
 import socket
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
+from cloud.trust.join_links import LIMITS as JOIN_LIMITS
 from common.dial import dial
 from common.endpoint import hub_endpoint
 from common.errors import DialError, HandshakeRefused
 from common.limits import Limits
-from common.listener import Listener
-from common.messages import Reason
+from common.listener import Listener, listen_tcp
+from common.messages import Reason, encode
 from common.parsers import HostPort
 from common.proxy import Proxy
 from common.sockets import listen_unix
@@ -29,6 +31,7 @@ from common.transport import WebSocket
 from common.version import introduce
 from tests.kit.certificates import Authority
 from tests.kit.linked import Peer
+from tests.kit.stranger import Closed, Stranger, hello, upgrade_request, websocket_frame
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -336,3 +339,52 @@ async def test_a_connection_without_an_answer_is_begun_again_within_the_same_dia
             tls=ssl.create_default_context(),
             proxy=proxy,
         )
+
+
+# -------------------- what a listener holds --------------------
+
+
+def web_sockets() -> int:
+    gc.collect()
+    return sum(isinstance(each, WebSocket) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    "said", ["the head of a handshake", "half a frame", "half a frame after a hello that is refused"]
+)
+async def test_nothing_keeps_what_a_connection_has_sent_that_is_gone(said: str) -> None:
+    half = websocket_frame(b"", size=1 << 20) + bytes(1 << 19)
+    refused = websocket_frame(encode(hello("edge", "n1", version=0, oldest=0)))
+    before = web_sockets()
+    async with hub(Peer()) as listener:
+        _, port = listener.address.split(":")
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+        writer.write(upgrade_request()[:-2] if said.startswith("the head") else upgrade_request())
+        if not said.startswith("the head"):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(refused + half if said.endswith("refused") else half)
+            await writer.drain()
+            if said.endswith("refused"):
+                await reader.read()
+        await settle()
+        assert web_sockets() == before + (0 if said.endswith("refused") else 1)
+        writer.transport.abort()
+        await asyncio.sleep(0.05)
+        assert web_sockets() == before
+
+
+async def test_a_stranger_at_the_join_listener_is_cut_at_the_head_of_a_frame_larger_than_any_request() -> None:
+    sock = listen_tcp(HostPort("127.0.0.1", 0))
+    listener = Listener(sock, introduce("hub", "hub", instance="h"), Peer(), limits=JOIN_LIMITS)
+    await listener.start()
+
+    def say() -> object:
+        with Stranger(listener.address, patience_s=2.0) as stranger:
+            stranger.upgrade()
+            stranger.send(websocket_frame(b"", size=1 << 20))
+            return stranger.receive()
+
+    found = await asyncio.to_thread(say)
+    assert isinstance(found, Closed)
+    assert found.code == 1009
+    await listener.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -372,3 +373,27 @@ def test_silent_peers_are_forgotten_when_there_are_too_many(monkeypatch: pytest.
         limit.admits(f"p{number}", "k", number, 0.0)
     assert admitted(limit, "new", 500, now=600.0) == BURST
     assert len(limit._buckets) == 1
+
+
+def test_a_stream_that_is_full_for_a_moment_loses_and_cuts_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that shares stderr may have made it non-blocking."""
+    write: Callable[[int, memoryview], int] = os.write
+    turns = iter([True, False])
+
+    def full_in_the_middle(file: int, data: memoryview) -> int:
+        takes = next(turns, None)
+        if takes is False:
+            raise BlockingIOError
+        return write(file, data[:3] if takes else data)
+
+    monkeypatch.setattr("common.line_writer.os.write", full_in_the_middle)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as read, os.fdopen(writing, "w") as stream:
+        writer = LineWriter[str](stream, str, str)
+        writer.add("first line")
+        writer.flush()
+        writer.add("second line")
+        writer.close()
+        stream.close()
+        assert read.read() == b"first line\nsecond line\n"
+    assert writer.lost_lines == 0

@@ -585,3 +585,27 @@ async def test_a_connection_that_ends_is_cut_unless_the_peer_has_read_everything
     await settle()
     end.connection.ready.exception() if is_gone else end.connection.ready.cancel()
     assert end.wire.aborts == (0 if is_gone else 1)
+
+
+async def test_a_caller_that_does_not_read_its_answer_loses_its_stream_at_its_deadline() -> None:
+    told: list[bool] = []
+    end = Serving(lambda call: call.answer(OK, b"x" * 70_000, told.append)).begun()
+    end.receive(request(1))
+    end.wire.frames()
+    end.calls[0].cancel(CancelReason.DEADLINE)
+    assert told == [False]
+    assert end.server.calls_in_flight == 0
+    assert end.wire.frames() == [(3, 0, 1, ErrorCode.CANCEL.to_bytes(4, "big"))]
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+async def test_a_callback_may_send_and_cut_while_windows_open(cuts: bool) -> None:
+    end = Serving().begun()
+    end.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}), request(1), request(3))
+    one, other = end.calls
+    one.put(b"1", lambda _taken: end.connection.cut(other) if cuts else one.put(b"2"))
+    other.put(b"3")
+    await settle()
+    end.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: 1000}))
+    await settle()
+    assert not end.wire.is_closing()
