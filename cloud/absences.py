@@ -11,6 +11,7 @@ Rules:
 
 from cloud.edge_nodes import Nodes
 from cloud.mounts import Mounts
+from cloud.records.records import Change
 from common.errors import timestamp
 
 
@@ -55,3 +56,7 @@ class Absences:
             return ""
         state, since = self._mounts.kubelet_state(node), self._links.away_since(node)
         return f"{since if since is not None else ''}/{state.since if state is not None else ''}"
+
+    def records(self, node: str) -> list[Change]:
+        """The record by which a later hub finds the same mark. It may not be written yet."""
+        return [self._links.record(node)] if self._links.knows(node) else []

@@ -88,7 +88,7 @@ class Calls:
         counts: counts the calls of each node.
         accounts: note every call.
         guard: raises VolumeHeld for the driver, the request and the node of a detach, while the volume may be mounted.
-        is_draining: whether every call whose request comes from now on is refused: the nodes' links take no new ones.
+        is_draining: whether every call whose request comes from now on is refused.
     """
 
     def __init__(

@@ -15,7 +15,8 @@ Rules:
   counted, that one stays: the node may have volumes of the driver, so no call goes to another node as the only one.
 * Near the limit of calls on a link, a driver with many of them leaves the last places to the node's other drivers.
 * A node's first report of a driver counts once it is written, and is written again until then: a hub that forgot the
-  node would take another one for the only one that runs the driver. Everything else about nodes is written soon.
+  node would take another one for the only one that runs the driver. Everything else about nodes is written soon; that
+  a node has not come back since this hub began is written after half a minute, or with the node's fence.
 * A report that cannot be read changes nothing, for this node or for any other.
 """
 
@@ -163,7 +164,7 @@ class Nodes:
                 self._put(node, write=False, connected=False, since=started)
             for report in stored.reports:
                 self._by_driver.setdefault(report.driver, set()).add(stored.name)
-        records.watch(Kind.NODE, lambda key: self._record(*key))
+        records.watch(Kind.NODE, lambda key: self.record(*key))
         asyncio.get_running_loop().call_later(LONGEST_REDIAL_S, self._note_away, list(self._nodes))
         self._judge = judge
         stored_reports = (report for node in self._nodes.values() for report in node.stored.reports)
@@ -320,7 +321,8 @@ class Nodes:
         self._judge.note(name, before, refused)
         return written
 
-    def _record(self, name: str) -> Change:
+    def record(self, name: str) -> Change:
+        """A node's record as it is."""
         node = self._nodes.get(name)
         return record_of(node.stored) if node is not None else record_of(StoredNode(name))._replace(body=None)
 

@@ -242,7 +242,7 @@ class Fences:
         change = self._change(node)
         self._records.put(change)
         try:
-            await self._records.write([change])
+            await self._records.write([*self._absences.records(node), change])
         except WriteFailed as error:
             raise OperatorRefused(
                 f"node {node} {what}, and not yet durably",

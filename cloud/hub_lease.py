@@ -172,7 +172,7 @@ class HubLease:
                 pause_s, why = self._retry_s, _STOOD
 
     async def release(self, api: Kube) -> None:
-        """Let another hub take the Lease at once, unless this one has lost it. All work of this hub has ended."""
+        """Let another hub take the Lease at once, unless this one has lost it. The last write of this hub is over."""
         if self.leadership is None or not self.leadership.holds():
             return
         try:

@@ -121,12 +121,12 @@ class Hub:
 
     def greeted(self, link: Link) -> None:
         """Admit a peer whose hello has come, or refuse it and send it the reason."""
-        link.may_send, link.before_pong = self._nodes.leads, self._pinged
         try:
             link.context = self._admit(link)
         except HandshakeRefused as refusal:
             turn_away(link, refusal, self._refusals)
             return
+        link.may_send, link.before_pong = self._nodes.leads, self._pinged
         self._refusals.settle(link)
         self._links[link] = None
         self._first_end = min(self._first_end, _end_of(link))
@@ -224,7 +224,7 @@ class Hub:
             self._answering = None
 
     async def end(self) -> None:
-        """Answer no more pings. All links have ended."""
+        """Answer no more pings."""
         if self._answering is not None:
             self._answering.cancel()
             await asyncio.wait([self._answering])

@@ -19,7 +19,7 @@ class Visit:
         node: the node's name.
         link: the link.
         began: when its hello came, in seconds of the monotonic clock.
-        ended: when the link ended or was replaced, in seconds since the epoch; 0 before.
+        ended: when the link ended, was replaced, or was first found to be over, in seconds since the epoch; 0 before.
         told: its agent's last reports, by driver.
         gone: drivers that its agent has reported on this link, and reports no more.
         calls: the number of calls that are under way on it, by driver.

@@ -90,10 +90,9 @@ class _Fields(NamedTuple):
 
 
 @functools.cache
-def _fields(method: str) -> _Fields | None:
-    rule = RULES.get(method)
-    if rule is None:
-        return None
+def _fields(method: str) -> _Fields:
+    """Those of a method that has a rule: callers can invent any number of others."""
+    rule = RULES[method]
     kind = METHODS[method].request
     about, parts, ends = (
         tuple((of, _getter(kind, path)) for of, path in it) for it in (rule.about, rule.parts, rule.ends)
@@ -109,9 +108,9 @@ def read(method: str, request: bytes) -> Whereabouts:
     Raises:
         ValueError: its bytes are not the method's request.
     """
-    fields = _fields(method)
-    if fields is None:
+    if method not in RULES:
         return NOTHING_ASKED
+    fields = _fields(method)
     rule, message = fields.rule, fields.request()
     try:
         message.ParseFromString(request)

@@ -96,10 +96,11 @@ class Heartbeats:
         self._failing: dict[str, str] = {}
         self._renewals, self._looks = asyncio.Semaphore(_RENEWALS_AT_ONCE), asyncio.Semaphore(_LOOKS_AT_ONCE)
         self._next_write = 0.0
+        self._closed = False
 
     def up(self, node: str) -> None:
         """Begin a node's heartbeats, unless they run: its session lives."""
-        if node not in self._tasks:
+        if node not in self._tasks and not self._closed:
             heart = self._hearts[node] = _Heart()
             self._tasks[node] = asyncio.get_running_loop().create_task(self._live(node, heart), name=f"heart of {node}")
 
@@ -118,7 +119,8 @@ class Heartbeats:
             heart.look_at = 0.0
 
     async def close(self) -> None:
-        """End all heartbeats."""
+        """End all heartbeats, and begin no more."""
+        self._closed = True
         for node in list(self._tasks):
             self.down(node)
         await asyncio.gather(*self._ending, return_exceptions=True)

@@ -71,6 +71,7 @@ class WrittenFacts(FactSink):
     ) -> None:
         super().__init__(closures, table, claim)
         self._hearts, self._in_use, self._writers = hearts, in_use, writers
+        self._closed = False
         self._streams: Counter[str] = Counter()
         self._observed: set[str] = set()
         """The nodes that a kubelet serves, as their agents said last."""
@@ -89,7 +90,8 @@ class WrittenFacts(FactSink):
             self._add_if_told(node, Ref(kind, "", node))
 
     async def close(self) -> None:
-        """Write no more."""
+        """Write no more, and take no fact: the nodes keep theirs for the next hub, and send an Event once."""
+        self._closed = True
         for queue in self._queues.values():
             await queue.close()
 
@@ -187,6 +189,8 @@ class WrittenFacts(FactSink):
             OSError: the disk is full or broken; the node has to send the fact again.
         """
         key = node, obj.ref
+        if self._closed:
+            raise OSError("the hub stops")
         if obj.ref.kind == "Event" and not self._may_write_event(node):
             why = "an event of node %s is dropped, because the node sends too many"
             log.warning(why, node, extra=of_peer(f"edge {node}"))

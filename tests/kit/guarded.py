@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloud.absences import Absences
 from cloud.fences import Fences
@@ -11,6 +11,7 @@ from cloud.kinds.nodes import NodeState
 from cloud.lapses import Lapses
 from cloud.mount_guard import MountGuard
 from cloud.mounts import Mounts, no_mounts
+from cloud.node_records import StoredNode, record_of
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
@@ -20,6 +21,9 @@ from common.operator_orders import Fence, Unfence
 from common.reports import NODE_GET_INFO, Answer, DriverReport
 from tests.kit.cluster_objects import DRIVER, attachment, entries, node, volume
 from tests.kit.memory_records import MemoryRecords
+
+if TYPE_CHECKING:
+    from cloud.records.records import Change
 
 NOW = 1_800_000_000.0
 LEFT = 1_799_999_000.0
@@ -46,6 +50,9 @@ class Links:
 
     def is_connected(self, name: str) -> bool:
         return name in self.away and self.away[name] is None
+
+    def record(self, name: str) -> Change:
+        return record_of(StoredNode(name, since=self.away[name] or 0.0))
 
     def away_since(self, name: str) -> float | None:
         return self.away.get(name)

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.absences import Absences
 from cloud.call import Calls
 from cloud.edge_nodes import Nodes
+from cloud.fences import Fences
+from cloud.mounts import no_mounts
 from cloud.node_calls import NodeCalls
 from cloud.node_records import read_node
 from cloud.placement.decisions import Ask, Send
@@ -32,6 +35,7 @@ from common.errors import (
 from common.limits import Limits
 from common.messages import Hello, Reason
 from common.metrics import Metrics
+from common.operator_orders import Fence
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
 from common.status import Code, Status
 from common.version import introduce
@@ -763,3 +767,24 @@ async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_t
     world.nodes.disconnect("n1", newer)
     with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
         await asked.result()
+
+
+# -------------------- fences --------------------
+
+
+async def test_a_fence_counts_in_the_next_hub_although_its_hub_had_just_begun(tmp_path: Path) -> None:
+    async def nothing(_node: str) -> None:
+        pass
+
+    def fences_of(known: Known) -> Fences:
+        mounts = no_mounts()
+        return Fences(known.records, Absences(known.nodes, mounts), mounts, nothing, joined=lambda _: "")
+
+    records = MemoryRecords()
+    first = Known(tmp_path, records=records)
+    at_hub, _ = await first.links()
+    first.nodes.connect(hello(), at_hub)  # the hub is killed: the records have the node as connected
+    fences = fences_of(Known(tmp_path, records=records))
+    await fences.fence(Fence(node="n1", why=""), "operator")
+    assert fences.is_fenced("n1")
+    assert fences_of(Known(tmp_path, records=records)).is_fenced("n1")

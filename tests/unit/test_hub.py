@@ -24,6 +24,7 @@ from cloud.trust.audit import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
 from common.database_writer import WriteFailed
 from common.errors import Draining, OperatorRefused, TunnelClosed, status_of
+from common.limits import Limits
 from common.messages import Kind, Ping, Reason, encode
 from common.objects import Object, Ref, Stamp, encode_body
 from common.operator_orders import Deny, Done
@@ -609,3 +610,11 @@ async def test_a_denial_of_a_node_says_if_the_hub_does_not_know_it(world: Hub) -
 async def test_allow_for_a_node_that_is_not_denied_is_refused(world: Hub) -> None:
     said, status = await world.order("allow", subject="n7")
     assert (said, status.message) == ([], "n7 is not allowed: it is not denied")
+
+
+async def test_a_peer_that_comes_while_the_hub_hands_over_hears_why_it_is_refused(world: Hub) -> None:
+    await world.hub.hand_over()
+    peer = Peer(accepts=False)
+    link_pair(world.hub, peer, introduce("edge", "n1", instance="i", boot=1), limits=Limits(), identity=NETWORK)
+    await settle()
+    assert peer.ends == [(Reason.DRAINING, "the hub is shutting down")]

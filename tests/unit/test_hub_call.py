@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.placement import requests
 from cloud.placement.decisions import Mode
+from cloud.placement.rules import RULES
 from common.csi import csi_pb2 as csi
 from common.messages import Kind
 from common.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
@@ -350,3 +352,12 @@ async def test_a_bug_after_the_claim_ends_the_call_alone(world: Hub, monkeypatch
     assert await answer(ask(link, CREATE, placed())) == ([], BUG)
     assert not any(each.over for each in world.links)
     assert in_flight(world) == (0, 0)
+
+
+async def test_methods_that_csi_lacks_leave_nothing_in_the_hub(world: Hub) -> None:
+    await with_driver(world)
+    link = await proxy(world, Mode.LOCAL)
+    for number in range(100):
+        stream = link.open(Kind.CALL, b"", subject=DRIVER, method=f"/csi.v1.Controller/Imagined{number}")
+        assert await answer(stream) == ([], Status(Code.OK))
+    assert requests._fields.cache_info().currsize <= len(RULES)

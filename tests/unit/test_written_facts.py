@@ -482,3 +482,10 @@ async def test_volumes_in_use_that_the_late_request_of_an_earlier_hub_takes_from
     for volumes, written in ((["v"], []), ([], [(NODE, True)])):
         hub.facts.changed(NODE, {**a_node("1"), "status": {"volumesInUse": volumes}})
         assert await hub.settle() == written
+
+
+async def test_what_comes_after_the_close_is_not_acknowledged_so_that_the_next_hub_gets_it(hub: WritingHub) -> None:
+    await hub.facts.close()
+    for ref in (EVENT, CLAIM, POD):
+        with pytest.raises(OSError, match="stops"):
+            await hub.tell(ref)
