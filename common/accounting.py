@@ -99,7 +99,9 @@ class Account:
         durations.sum_s += duration_s
         if logs.calls is None:
             return
-        if len(status.message) > logs.LONGEST_MESSAGE_CHARS:  # a vendor's may have megabytes, and the line may wait
+        # A vendor's message may have megabytes, a caller's method as much as a header may have, and the line may wait.
+        method = method[: logs.LONGEST_MESSAGE_CHARS]
+        if len(status.message) > logs.LONGEST_MESSAGE_CHARS:
             status = replace(status, message=status.message[: logs.LONGEST_MESSAGE_CHARS + 1])
         logs.calls.add((self.accounts.log, time.time(), duration_s, self.node, driver, method, self.call_id, status,
                         self.request_bytes, self.response_bytes))  # fmt: skip

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -77,6 +78,16 @@ def test_a_call_needs_no_task_and_no_block_to_be_counted_and_logged(metrics: Met
         "request_bytes": 3,
         "response_bytes": 4,
     }
+
+
+def test_a_line_that_waits_keeps_no_long_method_and_no_long_message(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: list[Any] = []
+    monkeypatch.setattr(logs, "calls", SimpleNamespace(add=waiting.append))
+    account = Accounts(metrics, log, origin=Origin.HUB).begin("d", "/csi.v1.X/" + "y" * 250_000, "c-1")
+    account.end(Status(Code.INTERNAL, "z" * 250_000))
+    assert len(str(waiting)) < 3 * logs.LONGEST_MESSAGE_CHARS
 
 
 def test_only_the_first_end_of_a_call_counts(metrics: Metrics, lines: Lines) -> None:
