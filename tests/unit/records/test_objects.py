@@ -93,7 +93,7 @@ async def test_the_object_of_a_node_that_says_as_much_as_it_may_fits_into_etcd()
 
     its = [{"generation": it, "state": "void", "pem": "x" * 4_096} for it in range(MOST_VOID + MOST_PENDING + 2)]
     records.put(Change(Kind.CERTIFICATES, ("n1",), {"certificates": its}))
-    found = {**records.kept, **guarded.records.kept}
+    found = {**guarded.records.kept, **records.kept}
     fields = [value_of(*of, json.loads(body)) for of, body in found.items() if place_of(*of).resource is NODE]
     assert 1_000_000 < stored_bytes(fields) < 1_100_000
 
