@@ -38,11 +38,7 @@ class Abandonment:
         self._denials, self._part = denials, part
 
     async def own_storage(self, order: OwnStorage, _by: str) -> NodeStorage:
-        """Name the node's own storage.
-
-        Raises:
-            OperatorRefused: the node may come back, or the hub follows no cluster or has not read it yet.
-        """
+        """Name the node's own storage. Raises OperatorRefused if it may come back, or the cluster is not read."""
         node, what = order.node, self._check(order.node)
         source = self._part.source
         if source is None:
@@ -66,11 +62,8 @@ class Abandonment:
     async def abandon(self, order: Abandon, by: str) -> Done:
         """Forget the node's facts, and delete its Node and CSINode if the hub made them.
 
-        If the hub has forgotten the node, its things are given up.
-
-        Raises:
-            OperatorRefused: the node may come back, or the facts cannot be removed.
-            PlacementNotKept: the records cannot be written.
+        If the hub has forgotten the node, its things are given up. Raises OperatorRefused, and PlacementNotKept if the
+        records cannot be written.
         """
         what = self._check(order.node)
         audit.add(Event.ORDER, who="operator", address=by, order="abandon", node=order.node)

@@ -57,18 +57,12 @@ GOES, RELEASED, KEPT, BLOCKS = "goes", "released", "stays", "blocks"
 
 
 class Released(NamedTuple):
-    """An object of a node's own storage, or one that hangs on it.
-
-    Attributes:
-        kind: its kind.
-        name: its name, after its namespace if it has one.
-        fate: `goes`: it is to go, and `why` says when; `released`: it is gone; `stays`: its owner keeps it; `blocks`:
-            an operator must act first.
-        why: the reason, in words; may be empty.
-    """
+    """An object of a node's own storage, or one that hangs on it."""
 
     kind: str
-    name: str
+    name: str  # its name, after its namespace if it has one
+    # `goes`: it is to go, and `why` says when; `released`: it is gone; `stays`: its owner keeps it; `blocks`: an
+    # operator must act first
     fate: str
     why: str
 
@@ -96,15 +90,9 @@ class ClusterRelease:
         self._api, self._node = api, node
 
     async def run(self, known: NodeStorage, *, is_dry: bool) -> list[Released]:
-        """Make one pass. Returns the objects in the order of their release.
+        """Make one pass, which is dry or changes something. Returns the objects in the order of their release.
 
-        Args:
-            known: what the hub knows of the node's own storage.
-            is_dry: change nothing, and say what would go.
-
-        Raises:
-            NodeInTheWay: nothing has changed. A dry pass notes it instead.
-            KubeError: the API server refused a request, or did not answer.
+        Raises NodeInTheWay, before any change, unless it is dry; KubeError.
         """
         node = await find(self._api, RESOURCES["Node"], self._node)
         if not is_dry and node is not None and not is_made(node):
@@ -124,12 +112,7 @@ class ClusterRelease:
         return steps.found
 
     async def check(self, found: Iterable[Released]) -> None:
-        """Check that the account may do to these objects what a pass does.
-
-        Raises:
-            BridgeError: it may not; the text names all that it lacks.
-            KubeError: the API server refused a question, or did not answer.
-        """
+        """Raise BridgeError, which names all that it lacks, if the account may not do what a pass does. KubeError."""
         where = {(it.kind, it.name.rpartition("/")[0]) for it in found if it.fate == GOES and it.kind in _DELETED}
         asked = [(verb, kind, namespace) for kind, namespace in sorted(where) for verb in ("delete", "patch")]
         allowed = await asyncio.gather(*(may(self._api, verb, _plural(kind), there) for verb, kind, there in asked))
@@ -213,7 +196,6 @@ class _Steps:
     async def release_volume(
         self, volume: Part, pods: dict[tuple[str, str], list[Body]], attachments: Iterable[Part]
     ) -> None:
-        """Release a PersistentVolume with its claim, the claim's pods on the node, and its VolumeAttachments."""
         ref, name = part(volume, "spec", "claimRef"), volume["metadata"]["name"]
         claim = await self._bound("PersistentVolumeClaim", ref)
         if claim is not None and part(claim, "spec").get("volumeName") != name:

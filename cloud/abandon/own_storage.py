@@ -24,7 +24,6 @@ Handle = tuple[str, str]
 
 
 def part(body: Body, *names: str) -> Body:
-    """A part of an object; empty if the object lacks it."""
     for name in names:
         body = body.get(name) or {}
     return body
@@ -54,7 +53,6 @@ def own_contents(
 def own_groups(
     contents: Iterable[Body], own: Iterable[Body], others: Iterable[Body], made: Collection[Handle]
 ) -> list[Body]:
-    """The VolumeGroupSnapshotContents of a node's own storage. The arguments are as of `own_contents`, for groups."""
     handles, found = _handles_of(own, others), []
     for content in contents:
         driver, source = str(part(content, "spec").get("driver", "")), part(content, "spec", "source")

@@ -63,11 +63,9 @@ class Fields:
         self.body, self.path = body, path
 
     def refuse(self, name: str, why: str) -> NoReturn:
-        """Raise FieldError for a field."""
         raise FieldError((*self.path, name), why)
 
     def has(self, name: str) -> bool:
-        """Whether the field is there."""
         return self.body.get(name) is not None
 
     def text(self, name: str, *, required: bool = False, allowed: Collection[str] = ()) -> str:
@@ -80,7 +78,6 @@ class Fields:
         return value or ""
 
     def name(self, name: str, *, required: bool = False) -> str:
-        """The name of an object."""
         value = self.text(name, required=required)
         if value and not is_name(value):
             self.refuse(name, "must be a name: lower-case letters, digits, '-' and '.', at most 253 of them")
@@ -94,7 +91,6 @@ class Fields:
         return value
 
     def uid(self, name: str) -> str:
-        """A UID."""
         value = self.text(name)
         if value and not is_uid(value):
             self.refuse(name, "must be a UID: letters, digits, '-', '.' and '_', at most 128 of them")
@@ -108,7 +104,6 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool | None:
-        """True, false or missing."""
         value = self._value(name, bool, "true or false", required=False)
         return None if value is None else bool(value)
 
@@ -120,7 +115,6 @@ class Fields:
         return None if value is None else int(value)
 
     def time(self, name: str) -> str:
-        """A point in time, as Kubernetes writes it."""
         value = self.text(name)
         try:
             zone = datetime.fromisoformat(value).tzinfo if value else True
@@ -147,12 +141,10 @@ class Fields:
             self.refuse(name, "must be a quantity such as 1Gi, from 0 to below 8Ei")
 
     def part(self, name: str, *, required: bool = False) -> "Fields":
-        """A mapping; empty if it is missing."""
         value = self._value(name, dict, "a mapping", required=required)
         return Fields(value or {}, (*self.path, name))
 
     def parts(self, name: str, *, required: bool = False) -> list["Fields"]:
-        """A list of mappings; empty if it is missing."""
         found = []
         for number, item in enumerate(self._list(name, required=required)):
             if not isinstance(item, dict):
@@ -161,7 +153,6 @@ class Fields:
         return found
 
     def texts(self, name: str, *, required: bool = False, allowed: Collection[str] = ()) -> list[str]:
-        """A list of texts; empty if it is missing."""
         found = self._list(name, required=required)
         for number, item in enumerate(found):
             if not isinstance(item, str):
@@ -171,7 +162,6 @@ class Fields:
         return found
 
     def text_map(self, name: str) -> Mapping[str, str]:
-        """A mapping of texts to texts; empty if it is missing."""
         part = self.part(name)
         for key, value in part.body.items():
             if not isinstance(value, str):

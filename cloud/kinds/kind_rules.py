@@ -18,31 +18,20 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRules:
-    """The rules of one kind.
-
-    Attributes:
-        kind: its name.
-        api_version: its `apiVersion`.
-        namespaced: whether its objects belong to a namespace.
-        check: raises FieldError if a used field is missing or wrong.
-        trim: returns a new body with the parts of a checked body that an edge node needs.
-        needs: returns the other objects that a node needs for an object, from its trimmed body.
-    """
+    """The rules of one kind."""
 
     kind: str
     api_version: str
-    namespaced: bool
-    check: Callable[[Fields], None]
+    namespaced: bool  # whether its objects belong to a namespace
+    check: Callable[[Fields], None]  # raises FieldError if a used field is missing or wrong
+    # Returns a new body with the parts of a checked body that an edge node needs
     trim: Callable[[Body], dict[str, Any]]
+    # Returns the other objects that a node needs for an object, from its trimmed body
     needs: Callable[[Body], Iterable[Ref]] = lambda _body: ()
 
 
 def check_metadata(fields: Fields, *, rules: KindRules) -> None:
-    """Check the metadata of an object of any kind.
-
-    Raises:
-        FieldError: the name, the namespace, the UID … cannot be used.
-    """
+    """Check the metadata of an object of any kind. Raises FieldError."""
     metadata = fields.part("metadata", required=True)
     if rules.kind == "CSIDriver":
         metadata.driver("name")
@@ -64,7 +53,6 @@ def check_metadata(fields: Fields, *, rules: KindRules) -> None:
 
 
 def trimmed(body: Body, *, rules: KindRules) -> dict[str, Any]:
-    """A new dictionary with the parts of a checked object that edge nodes need."""
     return {
         "apiVersion": rules.api_version,
         "kind": rules.kind,
@@ -89,7 +77,6 @@ def quantities(body: Body, *names: str) -> dict[str, Any]:
 
 
 def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping without its empty mappings and lists."""
     return {name: value for name, value in fields.items() if value not in ({}, [])}
 
 

@@ -33,25 +33,16 @@ PROBLEM: Final = "csi-bridge.io/StorageProblem"
 
 
 class NodeState(NamedTuple):
-    """The state of a Node that the hub keeps to itself.
+    """The state of a Node that the hub keeps to itself."""
 
-    Attributes:
-        ready: the status of its condition Ready: True, False or Unknown; empty without the condition.
-        since: the time of the condition's last transition, as Kubernetes writes it; may be empty.
-        in_use: its `volumesInUse`.
-        is_out_of_service: whether it has the taint `OUT_OF_SERVICE`, with any effect.
-        problem: the message of its condition `PROBLEM` while that is True; else empty.
-    """
-
-    ready: str
-    since: str
-    in_use: frozenset[str]
-    is_out_of_service: bool
-    problem: str = ""
+    ready: str  # the status of its condition Ready: True, False or Unknown; empty without the condition
+    since: str  # the time of the condition's last transition, as Kubernetes writes it; may be empty
+    in_use: frozenset[str]  # its `volumesInUse`
+    is_out_of_service: bool  # whether it has the taint `OUT_OF_SERVICE`, with any effect
+    problem: str = ""  # the message of its condition `PROBLEM` while that is True; else empty
 
     @property
     def is_ready(self) -> bool:
-        """Whether the condition Ready is True."""
         return self.ready == "True"
 
 
@@ -65,11 +56,7 @@ def read_ids(text: str) -> dict[str, str] | None:
 
 
 def state_of(fields: Fields) -> NodeState:
-    """The state of an untrimmed Node.
-
-    Raises:
-        FieldError: a field does not have the right form.
-    """
+    """The state of an untrimmed Node. Raises FieldError."""
     status = fields.part("status")
     conditions = {it.text("type"): it for it in status.parts("conditions")}
     ready, problem = conditions.get("Ready", Fields({})), conditions.get(PROBLEM, Fields({}))

@@ -18,7 +18,6 @@ CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime",
 
 
 def check_status(status: Fields) -> None:
-    """Check the status of a claim, from any writer. Raises FieldError if a field is wrong."""
     for name in ("capacity", "allocatedResources"):
         status.part(name).quantity("storage")
     status.part("allocatedResourceStatuses").text("storage")
@@ -28,7 +27,6 @@ def check_status(status: Fields) -> None:
 
 
 def check_spec(spec: Fields) -> None:
-    """Check the specification of a claim or of a claim template. Raises FieldError if a field is wrong."""
     spec.texts("accessModes", allowed=ACCESS_MODES)
     spec.text("volumeMode", allowed=VOLUME_MODES)
     spec.name("volumeName")

@@ -27,13 +27,11 @@ _CONTROLLER_SECRETS: Final = ("controllerPublishSecretRef", "controllerExpandSec
 
 
 def class_of(volume: Body) -> Ref | None:
-    """The StorageClass that a volume names; None if it names none."""
     name = volume["spec"].get("storageClassName")
     return Ref("StorageClass", "", name) if name else None
 
 
 def is_claimed_by(volume: Body, claim: Body) -> bool:
-    """Whether the volume names this claim."""
     ref, metadata = volume["spec"].get("claimRef") or {}, claim["metadata"]
     names_agree = (ref.get("namespace"), ref.get("name")) == (metadata["namespace"], metadata["name"])
     return names_agree and ref.get("uid") in (None, "", metadata["uid"])

@@ -25,7 +25,6 @@ _SOURCES: Final = ("persistentVolumeClaim", "csi", "ephemeral")
 
 
 def node_of(body: Body) -> str:
-    """The node that the pod is bound to."""
     return str(body["spec"]["nodeName"])
 
 
@@ -41,7 +40,6 @@ def claim_names(body: Body) -> list[str]:
 
 
 def inline_drivers(body: Body) -> list[str]:
-    """The drivers of the pod's inline volumes."""
     return [inline["driver"] for volume in body["spec"].get("volumes", ()) if (inline := volume.get("csi"))]
 
 

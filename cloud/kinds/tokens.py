@@ -25,27 +25,18 @@ _OVER: Final = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """The tokens that a pod's volumes need.
+    """The tokens that a pod's volumes need."""
 
-    Attributes:
-        pod: the pod; the tokens end with it.
-        uid: the pod's UID.
-        account: the service account, in the pod's namespace.
-        audiences: the sorted audiences, each with the token's life in seconds.
-    """
-
-    pod: Ref
+    pod: Ref  # the pod; the tokens end with it
     uid: str
-    account: str
-    audiences: tuple[tuple[str, int], ...]
+    account: str  # the service account, in the pod's namespace
+    audiences: tuple[tuple[str, int], ...]  # the sorted audiences, each with the token's life in seconds
 
     @property
     def ref(self) -> Ref:
-        """The key of the object with these tokens."""
         return Ref(KIND, self.pod.namespace, self.uid)
 
     def body(self, **fields: Any) -> dict[str, Any]:
-        """The object with these tokens, and with further fields."""
         metadata = {"name": self.uid, "namespace": self.pod.namespace, "uid": self.uid}
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, **fields}
 

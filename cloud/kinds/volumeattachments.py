@@ -7,7 +7,6 @@ from cloud.kinds.kind_rules import KindRules, pick, without_empty
 
 
 def node_of(body: Body) -> str:
-    """The node that the volume is attached to."""
     return str(body["spec"]["nodeName"])
 
 

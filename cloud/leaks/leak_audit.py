@@ -76,13 +76,11 @@ class LeakAudit:
         grace_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """A thing that may be younger than `grace_s` is no leak."""
         self._nodes, self._placement, self._part = nodes, placement, part
         self._grace_s, self._now = grace_s, now
         self._ordered = asyncio.Lock()
 
     async def order(self, order: Audit, _by: str) -> Audited:
-        """Carry out an operator's order (`cloud.orders.CarryOut`)."""
         try:
             async with self._ordered:
                 audit = _OneAudit(self._nodes, self._placement, self._part, grace_s=self._grace_s, now=self._now)
@@ -106,7 +104,6 @@ class _OneAudit:
         self._notes: list[str] = []
 
     async def run(self, driver: str, *, within_s: float, wanted: str = "") -> Audited:
-        """Audit one driver, or all of them (empty), and find all references to the wanted id."""
         began = self._now()
         opened, before = await self._placement.claims.ledger(), await self._references()
         known = {*self._nodes.drivers(), *(driver for (driver, _, _), _ in opened.ids)}

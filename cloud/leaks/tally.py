@@ -39,26 +39,17 @@ class Candidate(NamedTuple):
 
 
 class Tally:
-    """The lists of one audit.
-
-    Attributes:
-        seen: the referenced things that some node lists.
-        candidates: the listed things that nothing referred to.
-        complete: driver, kind and node of each list that came whole.
-        dropped: how many more such things a driver has on a node, by both.
-    """
+    """The lists of one audit."""
 
     def __init__(self, named: Container[Key]) -> None:
-        """Without a list; `named` are the things that objects name."""
         self._named = named
-        self.seen: set[Key] = set()
-        self.candidates: list[Candidate] = []
-        self.complete: set[tuple[str, str, str]] = set()
-        self.dropped: Counter[tuple[str, str]] = Counter()
+        self.seen: set[Key] = set()  # the referenced things that some node lists
+        self.candidates: list[Candidate] = []  # the listed things that nothing referred to
+        self.complete: set[tuple[str, str, str]] = set()  # driver, kind and node of each list that came whole
+        self.dropped: Counter[tuple[str, str]] = Counter()  # how many more such things a driver has on a node, by both
         self._of_node: Counter[str] = Counter()
 
     def take(self, driver: str, node: str, page: Iterable[Listed]) -> None:
-        """Take a part of a list."""
         for thing, size_bytes in page:
             if (driver, thing) in self._named:
                 self.seen.add((driver, thing))
@@ -66,7 +57,6 @@ class Tally:
                 self._keep(Candidate(driver, thing, node, max(size_bytes, 0)))
 
     def end(self, driver: str, kind: str, node: str) -> None:
-        """A list has come to its end."""
         self.complete.add((driver, kind, node))
 
     def _keep(self, found: Candidate) -> None:

@@ -52,18 +52,12 @@ _SHOWN_IDS: Final = 5
 
 @dataclass(slots=True)
 class Unjudged:
-    """Things that are not judged, for one reason.
-
-    Attributes:
-        count: how many.
-        ids: the first of them.
-    """
+    """Things that are not judged, for one reason."""
 
     count: int = 0
-    ids: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)  # the first of them
 
     def add(self, thing: Thing) -> None:
-        """Count a thing."""
         self.count += 1
         if len(self.ids) < _SHOWN_IDS:
             self.ids.append(thing.id)
@@ -71,32 +65,19 @@ class Unjudged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truths:
-    """All that one audit knows.
-
-    Attributes:
-        drivers: the drivers that it is about.
-        before: the references before the lists.
-        after: the references after the lists.
-        opened: the hub's records before the lists.
-        closed: the hub's records after the lists, and after `after`.
-        tally: the lists.
-        fleets: the nodes of each driver.
-        fit: the nodes that the PersistentVolumes of a handle are for, by driver and handle.
-        now: the time of `closed`, in seconds since the epoch.
-        grace_s: see the rules.
-        unjudged: by driver and reason, the things that are not judged. The functions add to it.
-    """
+    """All that one audit knows."""
 
     drivers: Collection[str]
     before: References
     after: References
-    opened: Ledger
-    closed: Ledger
+    opened: Ledger  # the hub's records before the lists
+    closed: Ledger  # the hub's records after the lists, and after `after`
     tally: Tally
     fleets: Mapping[str, Fleet]
-    fit: Callable[[str, str], Fit]
-    now: float
+    fit: Callable[[str, str], Fit]  # the nodes that the PersistentVolumes of a handle are for, by driver and handle
+    now: float  # the time of `closed`, in seconds since the epoch
     grace_s: float
+    # By driver and reason, the things that are not judged. The functions add to it.
     unjudged: dict[tuple[str, str], Unjudged] = field(default_factory=dict)
 
     def unread(self, kind: str) -> str:
@@ -104,26 +85,20 @@ class Truths:
         return self.before.unread.get(kind, "") or self.after.unread.get(kind, "")
 
     def skip(self, driver: str, why: str, thing: Thing) -> None:
-        """Note that a thing is not judged."""
         self.unjudged.setdefault((driver, why), Unjudged()).add(thing)
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The hub's records of both readings, for look-ups.
+    """The hub's records of both readings, for look-ups."""
 
-    Attributes:
-        holders: by thing and node, the ledger's last entry.
-        names: driver and name of each open create.
-        places: driver, node and kind of the thing of each open create.
-    """
-
+    # By thing and node, the ledger's last entry
     holders: defaultdict[Key, dict[str, Id]] = field(default_factory=lambda: defaultdict(dict))
-    names: set[tuple[str, str]] = field(default_factory=set)
+    names: set[tuple[str, str]] = field(default_factory=set)  # driver and name of each open create
+    # Driver, node and kind of the thing of each open create
     places: set[tuple[str, str, str]] = field(default_factory=set)
 
     def read(self, truths: Truths) -> Iterator[None]:
-        """Read them."""
         for ledger in (truths.opened, truths.closed):
             for it in ledger.open:
                 self._open(it.driver, it.name, it.node)
@@ -140,7 +115,6 @@ class Records:
 
 
 def referring(truths: Truths, records: Records, wanted: str) -> Iterator[str]:
-    """The objects and records that refer to an id, a sentence each."""
     for driver in truths.drivers:
         for thing in (Thing(VOLUME, wanted), Thing(SNAPSHOT, wanted)):
             named = (*truths.before.named.get((driver, thing), ()), *truths.after.named.get((driver, thing), ()))
@@ -155,7 +129,6 @@ def referring(truths: Truths, records: Records, wanted: str) -> Iterator[str]:
 
 
 def orphans(truths: Truths, records: Records) -> Iterator[Leak | None]:
-    """The things that nobody refers to."""
     listed: dict[tuple[str, Thing, str], list[Candidate]] = {}
     for found in truths.tally.candidates:
         # Without a topology several nodes may reach one storage, and list the same volume.
@@ -229,7 +202,6 @@ def _orphan(truths: Truths, records: Records, found: _Found) -> Leak | None:
 
 
 def ghosts(truths: Truths, records: Records) -> Iterator[Leak | None]:
-    """The objects whose volume or snapshot is gone."""
     for key, references in truths.after.named.items():
         driver, thing = key
         if driver not in truths.drivers or key in truths.tally.seen or truths.unread(thing.kind):
@@ -263,7 +235,6 @@ def _ghost(truths: Truths, records: Records, driver: str, thing: Thing, referenc
 
 
 def _possible(truths: Truths, records: Records, driver: str, thing: Thing) -> set[str]:
-    """The nodes that can have a thing, by the ledger and by the PersistentVolumes."""
     holders = records.holders.get((driver, thing), {})
     made = {node for node, holding in holders.items() if holding.is_made or holding.gone}
     if thing.kind != VOLUME:
@@ -308,21 +279,14 @@ def doubts(truths: Truths) -> Iterator[Leak | None]:
 
 
 class Told(NamedTuple):
-    """A mount without a pod that a node's agent tells of.
-
-    Attributes:
-        node: the node.
-        mount: the mount.
-        is_stale: whether the node is away by now.
-    """
+    """A mount without a pod that a node's agent tells of."""
 
     node: str
     mount: LeftOver
-    is_stale: bool
+    is_stale: bool  # whether the node is away by now
 
 
 def strays(drivers: Collection[str], told: Iterable[Told]) -> Iterator[Leak | None]:
-    """The mounts without a pod."""
     for node, one, is_stale in told:
         if one.driver and one.driver not in drivers:
             yield None

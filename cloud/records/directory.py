@@ -18,17 +18,13 @@ _EARLIER: Final = ("placement.db", "hub.db", "trust.db")
 
 
 class StateDirectory:
-    """A locked state directory.
-
-    Attributes:
-        path: the directory.
-    """
+    """A locked state directory."""
 
     def __init__(self, path: Path) -> None:
         """Make and lock it.
 
-        Raises:
-            SettingsError: it cannot be used, another hub uses it, or an earlier version has left its records there.
+        Raises SettingsError if it cannot be used, another hub uses it, or an earlier version has left its records
+        there.
         """
         self.path = path
         try:
@@ -62,5 +58,4 @@ class StateDirectory:
         return sha256(f"{boot} {found.st_dev} {found.st_ino}".encode()).hexdigest()[:_PLACE_CHARS]
 
     def close(self) -> None:
-        """Let another hub use it."""
         os.close(self._lock_file)

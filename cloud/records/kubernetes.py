@@ -47,23 +47,14 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """A change that waits.
+    """A change that waits."""
 
-    Attributes:
-        number: its place among all changes.
-        change: the record as it is from now on.
-        path: the field.
-        done: its end; None for a `put`.
-        after: the change of the same `write` that must be written before.
-        due: not sent before, in the loop's time.
-    """
-
-    number: int
+    number: int  # its place among all changes
     change: Change
     path: Path = ()
-    done: asyncio.Future[None] | None = None
-    after: "_Write | None" = None
-    due: float = 0.0
+    done: asyncio.Future[None] | None = None  # its end; None for a `put`
+    after: "_Write | None" = None  # the change of the same `write` that must be written before
+    due: float = 0.0  # not sent before, in the loop's time
 
     @property
     def value(self) -> Any:
@@ -85,41 +76,21 @@ class _Event(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """The changes of one object that wait.
-
-    Attributes:
-        place: its resource and name.
-        stored: the object.
-        waiting: the changes, in their order.
-        worker: the task that sends them.
-        wakes: the end of the wait for the next one that is due.
-        event: the last event of the watch while the worker was busy.
-    """
+    """The changes of one object that wait."""
 
     place: Place
     stored: Stored
-    waiting: list[_Write] = field(default_factory=list)
-    worker: asyncio.Task[None] | None = None
-    wakes: asyncio.TimerHandle | None = None
-    event: _Event | None = None
+    waiting: list[_Write] = field(default_factory=list)  # the changes, in their order
+    worker: asyncio.Task[None] | None = None  # the task that sends them
+    wakes: asyncio.TimerHandle | None = None  # the end of the wait for the next one that is due
+    event: _Event | None = None  # the last event of the watch while the worker was busy
 
 
 class KubernetesRecords:
-    """The records in a cluster (`Records`). A standby calls `open`, and `lead` before all else when it leads.
-
-    Attributes:
-        trouble: why writing fails; empty while it works.
-    """
+    """The records in a cluster (`Records`). A standby calls `open`, and `lead` before all else when it leads."""
 
     def __init__(self, kube: Kube, namespace: str, *, retry_s: float = RETRY_S) -> None:
-        """Know nothing yet.
-
-        Args:
-            kube: the API server, for reading.
-            namespace: of the Leases and the ConfigMap.
-            retry_s: between a `put` that failed and its retry.
-        """
-        self.trouble = ""
+        self.trouble = ""  # why writing fails; empty while it works
         self._namespace, self._retry_s = namespace, retry_s
         scoped = (replace(it, namespace=namespace) if it.namespaced else it for it in RESOURCES)
         self._copies = {it.kind: ObjectCopy(kube, it, namespace) for it in scoped}
@@ -134,19 +105,14 @@ class KubernetesRecords:
         self._closing = False
 
     def open(self) -> None:
-        """Read all records, and follow them from now on. It writes nothing, and needs no leadership."""
         for each in self._copies.values():
             each.open()
 
     async def lead(self, kube: Kube, still_leads: Callable[[], Awaitable[None]]) -> None:
         """Begin to lead: the records are what the API server has by now. Waits until it has answered.
 
-        Args:
-            kube: the API server, for the time in which this hub leads.
-            still_leads: returns if no other hub leads; raises KubeError otherwise.
-
-        Raises:
-            SettingsError: an object has no readable record, or belongs to another hub.
+        `kube` is for the time in which this hub leads. `still_leads` raises KubeError if another hub may lead. Raises
+        SettingsError if an object has no readable record, or belongs to another hub.
         """
         await asyncio.gather(*(each.catch_up(kube, retry_s=self._retry_s) for each in self._copies.values()))
         self._writer = ObjectWriter(kube, self._namespace, still_leads, self._put_again)
@@ -158,18 +124,15 @@ class KubernetesRecords:
     # ---- Records -----------------------------------------------------------------------------------------------------
 
     def take(self, kind: Kind, read: Callable[[Key, Body], T]) -> list[T]:
-        """All records of a kind (`Records.take`)."""
         found = ((key, json.loads(body)) for key, body in self._found.pop(kind, ()))
         return read_all(found, read, kind=kind, place=PLACE)
 
     def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
-        """Put what memory has if somebody else changes a record of a kind (`Records.watch`)."""
         self._owners[kind] = now
         if adopt is not None:
             self._adopters[kind] = adopt
 
     def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
-        """Write changes in their order (`Records.write`)."""
         last = None
         done = asyncio.get_running_loop().create_future()
         for change in changes:
@@ -180,11 +143,9 @@ class KubernetesRecords:
         return done
 
     def put(self, change: Change) -> None:
-        """Write a change soon (`Records.put`)."""
         self._add(_Write(next(self._numbers), change))
 
     async def still_leads(self) -> None:
-        """Make sure that no other hub leads (`Records.still_leads`)."""
         assert self._writer is not None
         try:
             await self._writer.still_leads()
@@ -229,7 +190,6 @@ class KubernetesRecords:
         return write
 
     def _due(self, it: _Queue, write: _Write) -> float:
-        """When a `put` may be sent."""
         if write.path != STATUS:
             return 0.0
         now = asyncio.get_running_loop().time()
@@ -242,7 +202,6 @@ class KubernetesRecords:
             it.worker = asyncio.create_task(self._work(it))
 
     async def _work(self, it: _Queue) -> None:
-        """Send the changes of one object until none is left that is due."""
         try:
             while ready := self._ready(it):
                 await self._send(it, ready)

@@ -40,23 +40,14 @@ _READ: Final = f"{GROUP}/read"
 
 @dataclass(slots=True, eq=False)
 class Stored:
-    """An object, as the hub knows it.
+    """An object, as the hub knows it."""
 
-    Attributes:
-        version: its resource version; empty: there is no such object; None: not known.
-        uid: its UID.
-        records: the kind and key of the record in each field.
-        bodies: of these records, as JSON, until the hub leads.
-        damage: why they cannot be read.
-        status_at: when this hub has sent its status, in the loop's time.
-    """
-
-    version: str | None = ""
+    version: str | None = ""  # its resource version; empty: there is no such object; None: not known
     uid: str = ""
-    records: dict[Path, tuple[Kind, Key]] = field(default_factory=dict)
-    bodies: tuple[str, ...] = ()
-    damage: SettingsError | None = None
-    status_at: float | None = None
+    records: dict[Path, tuple[Kind, Key]] = field(default_factory=dict)  # the kind and key of the record in each field
+    bodies: tuple[str, ...] = ()  # of these records, as JSON, until the hub leads
+    damage: SettingsError | None = None  # why they cannot be read
+    status_at: float | None = None  # when this hub has sent its status, in the loop's time
 
     def adopt(self, resource: Resource, body: Body) -> None:
         """Take the state of the object that the API server has answered."""
@@ -68,15 +59,11 @@ class Stored:
 
 
 class ObjectCopy:
-    """The objects of one resource. `open` begins to follow them.
-
-    Attributes:
-        resource: in the namespace of the hub's Lease, if it is namespaced.
-        objects: by name.
-    """
+    """The objects of one resource. `open` begins to follow them."""
 
     def __init__(self, kube: Kube, resource: Resource, namespace: str) -> None:
-        """`kube` reads. `namespace` is that of the hub's Lease."""
+        # objects: by name
+        # resource: in the namespace of the hub's Lease, if it is namespaced
         self.resource, self.objects = resource, dict[str, Stored]()
         self._kube, self._namespace = kube, namespace
         self._following: asyncio.Task[None] | None = None
@@ -91,7 +78,6 @@ class ObjectCopy:
         """There was no object in this version. Events of earlier ones say nothing."""
 
     def open(self) -> None:
-        """List the objects, and follow them from now on."""
         if self._following is not None:
             self._following.cancel()
         self._complete.clear()
@@ -100,7 +86,6 @@ class ObjectCopy:
         self._following = asyncio.create_task(reflector.run(), name=f"records {self.resource.plural}")
 
     async def close(self) -> None:
-        """Follow them no more."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -150,12 +135,8 @@ class ObjectCopy:
     ) -> list[tuple[Kind, Key, str]]:
         """Return all records, their bodies as JSON: from now on the hub leads.
 
-        Args:
-            seen: called with each object that may have changed, and whether it is gone.
-            stale: called with the name of an object that a list lacks, or has in an older version than the hub knows.
-
-        Raises:
-            SettingsError: an object cannot be read.
+        `seen` gets each object that may have changed, and whether it is gone. `stale` gets the name of an object that a
+        list lacks, or has in an older version than the hub knows. Raises SettingsError if an object cannot be read.
         """
         found = []
         for it in self.objects.values():
@@ -171,7 +152,6 @@ class ObjectCopy:
     # ---- cloud.sources.cluster.reflector.Copy ------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A whole list follows, by `add`."""
         self._listed, self._empty_at = {}, 0
         self._unlisted = {name: it.version for name, it in self.objects.items()} if self._seen is not None else {}
 
@@ -186,7 +166,6 @@ class ObjectCopy:
             self._seen(self.resource, dict(body), False)  # noqa: FBT003  # it is not gone
 
     def end(self) -> None:
-        """The list is complete."""
         if self._seen is None:
             self.objects = self._listed or {}
         self._listed = None
@@ -197,11 +176,9 @@ class ObjectCopy:
         self._changed.set()
 
     def put(self, body: Mapping[str, Any]) -> None:
-        """Take a new state of one object."""
         self._take(dict(body), is_gone=False)
 
     def remove(self, body: Mapping[str, Any]) -> None:
-        """Remove one object."""
         self._take(dict(body), is_gone=True)
 
     def _take(self, body: Body, *, is_gone: bool) -> None:

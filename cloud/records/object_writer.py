@@ -31,13 +31,7 @@ _MOST_GONE: Final = 10_000
 
 
 class ObjectWriter:
-    """The requests of the hub that leads. One at a time may change an object.
-
-    Attributes:
-        other_hub: why nothing may be written, because another hub uses the cluster; empty: none does.
-        still_leads: returns if no other hub leads; raises KubeError otherwise.
-        gone: the UIDs of the objects that went last, whose last events may not have come.
-    """
+    """The requests of the hub that leads. One at a time may change an object."""
 
     def __init__(
         self,
@@ -46,16 +40,13 @@ class ObjectWriter:
         still_leads: Callable[[], Awaitable[None]],
         put_again: Callable[[Iterable[tuple[Kind, Key]]], None],
     ) -> None:
-        """Have written nothing yet.
+        """`kube` is for the time in which the hub leads, `namespace` that of its Lease.
 
-        Args:
-            kube: the API server, for the time in which the hub leads.
-            namespace: of the hub's Lease.
-            still_leads: as the attribute.
-            put_again: called with records that somebody else may have changed.
+        `put_again` gets records that somebody else may have changed.
         """
-        self.other_hub = ""
-        self.gone: dict[str, None] = {}
+        self.other_hub = ""  # why nothing may be written, because another hub uses the cluster; empty: none does
+        self.gone: dict[str, None] = {}  # the UIDs of the objects that went last, whose last events may not have come
+        # still_leads: returns if no other hub leads; raises KubeError otherwise
         self._kube, self._namespace, self.still_leads, self._put_again = kube, namespace, still_leads, put_again
 
     async def apply(self, place: Place, it: Stored, values: Mapping[Path, Any]) -> None:

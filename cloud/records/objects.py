@@ -51,38 +51,23 @@ Path = tuple[str, ...]
 
 
 class Place(NamedTuple):
-    """Where a record stands.
-
-    Attributes:
-        resource: the resource of its object.
-        name: the object's name.
-        path: the field.
-        frame: the object without its records, and without its namespace.
-    """
+    """Where a record stands."""
 
     resource: Resource
     name: str
     path: Path
-    frame: Body
+    frame: Body  # the object without its records, and without its namespace
 
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """How the records of one kind stand in objects.
-
-    Attributes:
-        resource: the objects.
-        path: the field.
-        parts: the names of the key's parts.
-        name: the object's name by the key.
-        only: the one field of a body that is the value; empty: the whole body is.
-    """
+    """How the records of one kind stand in objects."""
 
     resource: Resource
     path: Path
     parts: tuple[str, ...]
-    name: Callable[[Key], str]
-    only: str = ""
+    name: Callable[[Key], str]  # the object's name by the key
+    only: str = ""  # the one field of a body that is the value; empty: the whole body is
 
 
 def _hash(key: Key) -> str:
@@ -119,7 +104,6 @@ _MAPPINGS: Final = {
 
 
 def place_of(kind: Kind, key: Key) -> Place:
-    """Where a record stands."""
     it = _MAPPINGS[kind]
     name = it.name(key)
     metadata: Body = {"name": name}
@@ -133,7 +117,6 @@ def place_of(kind: Kind, key: Key) -> Place:
 
 
 def value_of(kind: Kind, key: Key, body: Body) -> Any:
-    """A record as the value of its field."""
     it = _MAPPINGS[kind]
     if kind is Kind.FACT:
         return json.dumps(body, ensure_ascii=False)
@@ -146,8 +129,7 @@ def value_of(kind: Kind, key: Key, body: Body) -> Any:
 def records_in(resource: Resource, body: Body) -> Iterator[tuple[Kind, Key, Body]]:
     """The records of an object, as the API server has it.
 
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: a field is no record.
+    Raises ValueError, KeyError, TypeError or AttributeError if a field is no record.
     """
     label = (body["metadata"].get("labels") or {}).get(_LABEL)
     for kind, it in _MAPPINGS.items():

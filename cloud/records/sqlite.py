@@ -50,9 +50,8 @@ class SqliteRecords:
     def __init__(self, state_dir: Path, *, retry_s: float = RETRY_S) -> None:
         """Open or create the file, and read it.
 
-        Raises:
-            SettingsError: the directory cannot be used, another hub uses it, the file is damaged, or a newer hub wrote
-                it.
+        Raises SettingsError if the directory cannot be used, another hub uses it, or the file is damaged or a newer
+        hub's.
         """
         self._path = state_dir / "state.db"
         self._found: dict[str, list[tuple[Key, Body]]] = {}
@@ -70,32 +69,27 @@ class SqliteRecords:
 
     @property
     def trouble(self) -> str:
-        """Why writing fails; empty while it works."""
         return self._writer.trouble
 
     def take(self, kind: Kind, read: Callable[[Key, Body], T]) -> list[T]:
-        """All records of a kind (`Records.take`)."""
         return read_all(self._found.pop(kind, ()), read, kind=kind, place=str(self._path))
 
     def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
         """Nobody else changes the file."""
 
     def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
-        """Write changes, all or none (`Records.write`)."""
         statements = {}
         for it in changes:
             statements[it.kind, it.key] = _statement(it)
         return self._writer.submit(statements.values(), replaces=statements)
 
     def put(self, change: Change) -> None:
-        """Write a change soon (`Records.put`)."""
         self._writer.put((change.kind, change.key), _statement(change))
 
     async def still_leads(self) -> None:
         """No other hub has the file."""
 
     async def close(self) -> None:
-        """Make one more attempt at the waiting writes, and close the file."""
         await self._writer.close()
         self._directory.close()
 

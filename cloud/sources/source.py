@@ -28,27 +28,20 @@ class Item:
 
 
 class Source:
-    """The objects of a source. A subclass fills them.
-
-    Attributes:
-        is_ready: whether every object was delivered once.
-    """
+    """The objects of a source. A subclass fills them."""
 
     def __init__(self) -> None:
-        self.is_ready = False
+        self.is_ready = False  # whether every object was delivered once
         self._kinds: dict[str, dict[Ref, Item]] = {}
         self._subscribers: list[Changed] = []
 
     def refs(self, kind: str) -> Iterable[Ref]:
-        """All objects of a kind, in no order."""
         return self._kinds.get(kind, {}).keys()
 
     def item(self, ref: Ref) -> Item | None:
-        """An object in its present state; None if there is none."""
         return self._kinds.get(ref.kind, {}).get(ref)
 
     def stamp(self, ref: Ref) -> Stamp | None:
-        """The state of an object; None if there is none."""
         item = self.item(ref)
         return item.stamp if item is not None else None
 
@@ -82,12 +75,10 @@ class Source:
             self.tell(news)
 
     def tell(self, refs: frozenset[Ref]) -> None:
-        """Tell the subscribers."""
         for tell in list(self._subscribers):
             tell(refs)
 
     def _put(self, ref: Ref, item: Item | None) -> bool:
-        """Replace or remove an object. Returns whether that changed anything."""
         if self.stamp(ref) == (item.stamp if item is not None else None):
             return False
         if item is None:

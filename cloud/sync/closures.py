@@ -82,7 +82,6 @@ class Closures:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the source has delivered every object once. Before that, a missing object may exist."""
         return self._source.is_ready
 
     def is_known(self, node: str) -> bool:
@@ -94,10 +93,7 @@ class Closures:
         return self._closure(node).looks_up(ref) and not self._source.knows(ref)
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """The objects for the node: its Node, then the pods by name, each after the objects that it needs.
-
-        After a change it is another mapping; without a change it is the same one.
-        """
+        """The node's objects: its Node, then pods by name, each after its own. Another mapping after each change."""
         return self._closure(node).stamps()
 
     def pods(self, node: str) -> Collection[Ref]:
@@ -105,7 +101,6 @@ class Closures:
         return self._bound.pods.get(node, ())
 
     def holds(self, node: str, ref: Ref) -> bool:
-        """Whether the object is in the node's closure."""
         return ref in self._closure(node).stamps()
 
     def may_concern(self, node: str, ref: Ref) -> bool:
@@ -118,7 +113,6 @@ class Closures:
         return not all(map(self._source.knows, closure.looked_up()))
 
     def problems(self) -> list[str]:
-        """The objects that nodes lack because they may not have them, in sentences."""
         return [
             f"node {node} gets nothing that {ref} needs: {why}"
             for node, closure in sorted(self._closures.items())
@@ -126,21 +120,16 @@ class Closures:
         ]
 
     def forget(self, node: str) -> None:
-        """Forget the objects that have left a node's closure: the node is gone for good."""
         self._past.pop(node, None)
 
     def read(self, ref: Ref) -> Object | None:
-        """An object in its present state; None if there is none."""
         body, stamp = self._source.body(ref), self._source.stamp(ref)
         return Object(ref, stamp, encode_body(body)) if body is not None and stamp is not None else None
 
     def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` when the node's closure may have changed, once for all objects that changed together.
+        """Call `changed` when the node's closure may have changed, once for changes together. Returns the end.
 
         The node's rights count as they are now: its link, with its certificate, may be a new one.
-
-        Returns:
-            A function that ends the watch.
         """
         if node not in self._closures:
             self._closures[node] = _Closure(node, self._source, self._bound, self._rights)
@@ -236,7 +225,6 @@ class Closures:
             closure.unnoted.discard(ref)
 
     def _remember(self, node: str, ref: Ref) -> None:
-        """Remember that an object has left a node's closure, and forget the oldest of too many."""
         if ref.kind not in _TOLD_OF:
             return
         past = self._past.setdefault(node, {})
@@ -258,11 +246,9 @@ class _Bound:
         self._places: dict[Ref, tuple[str, str]] = {}
 
     def move(self, ref: Ref, body: Body | None) -> Iterator[tuple[str, Ref]]:
-        """Note an object's present node and volume.
+        """Note an object's place. Yields its nodes, old and new, with the object whose walks each repeats.
 
-        Yields:
-            Each node that has or had the object, with the object whose walks this node has to repeat. For an attachment
-            that is its PersistentVolume.
+        For an attachment that is its PersistentVolume.
         """
         if ref.kind == "Node":
             yield ref.name, ref
@@ -300,16 +286,12 @@ def _place(ref: Ref, body: Body | None) -> tuple[str, str] | None:
 
 
 class _Closure:
-    """One node's closure: the objects that each pod looks up, in order.
-
-    Attributes:
-        node: the node.
-        unnoted: objects that it has begun or ceased to look up, until `Closures` has noted them. They outlive a
-            failure: a walk that is repeated after it would find no difference.
-    """
+    """One node's closure: the objects that each pod looks up, in order."""
 
     def __init__(self, node: str, source: Source, bound: _Bound, rights: NodeRights) -> None:
         self.node = node
+        # Objects that it has begun or ceased to look up, until `Closures` has noted them. They outlive a failure: a
+        # walk that is repeated after it would find no difference.
         self.unnoted: set[Ref] = set()
         self._source, self._bound, self._rights = source, bound, rights
         self._walks: dict[Ref, _Walk] = {}
@@ -324,7 +306,6 @@ class _Closure:
         return ref in self._pods
 
     def request(self, ref: Ref) -> TokenRequest | None:
-        """The tokens that an object has to hold; None if it holds none."""
         return self._requests.get(ref)
 
     def refused(self) -> Mapping[Ref, str]:
@@ -343,7 +324,6 @@ class _Closure:
         return self._stamps
 
     def change(self, refs: set[Ref]) -> None:
-        """Repeat the walks of the pods that depend on these changed objects."""
         before, self._stamps = self._stamps, None
         stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self._pods.get(ref, ())}
         stale |= {ref for ref in refs if ref.kind == "Pod"}
@@ -405,18 +385,13 @@ class _Closure:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """The result of a walk from a pod to the objects that the pod needs.
+    """The result of a walk from a pod to the objects that the pod needs."""
 
-    Attributes:
-        held: the objects for the node, each after the objects that it needs, the pod last; some may not exist.
-        looked_up: the objects that this result depends on.
-        tokens: the tokens that the pod needs.
-        refused: the objects of which the node may not have what they need, with the reason. It gets none but the pod.
-    """
-
+    # The objects for the node, each after the objects that it needs, the pod last; some may not exist
     held: tuple[Ref, ...] = ()
-    looked_up: frozenset[Ref] = frozenset()
+    looked_up: frozenset[Ref] = frozenset()  # the objects that this result depends on
     tokens: TokenRequest | None = None
+    # The objects of which the node may not have what they need, with the reason. It gets none but the pod.
     refused: Mapping[Ref, str] = field(default_factory=dict)
 
 

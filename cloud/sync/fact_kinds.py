@@ -62,11 +62,7 @@ def name_in_use(driver: str, volume: str) -> str:
 
 
 def check_ref(node: str, ref: Ref) -> None:
-    """Check that a node may tell of an object, and that Kubernetes allows both names.
-
-    Raises:
-        ValueError: it may not.
-    """
+    """Raise ValueError if a node may not tell of an object, or Kubernetes does not allow one of their names."""
     if not is_name(node):
         raise ValueError("Kubernetes does not allow the node's name, so none of its facts is accepted")
     if ref.kind in NODE_KINDS:
@@ -82,11 +78,7 @@ def check_ref(node: str, ref: Ref) -> None:
 
 
 def read_fact(obj: Object) -> Body:
-    """The part of a fact that the hub keeps.
-
-    Raises:
-        ValueError: the fact is too large, or a field is wrong.
-    """
+    """The part of a fact that the hub keeps. Raises ValueError if it is too large, or a field is wrong."""
     most_bytes = MOST_FACT_BYTES[obj.ref.kind]
     if len(obj.body) > most_bytes:
         raise ValueError(f"{obj.ref} has {len(obj.body)} bytes, and such a fact has at most {most_bytes}")
@@ -105,11 +97,7 @@ def read_fact(obj: Object) -> Body:
 
 
 def keep(body: Body, ref: Ref) -> Body:
-    """The fields that the hub keeps of a fact's body. Of its own result it keeps everything.
-
-    Raises:
-        FieldError: a field is wrong.
-    """
+    """The fields that the hub keeps of a fact's body; of its own result, all. Raises FieldError."""
     return _KEPT[ref.kind](Fields(body), ref)
 
 

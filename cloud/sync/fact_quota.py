@@ -42,24 +42,16 @@ class _Used:
 
 
 class FactQuota:
-    """Counts the bytes of all nodes' facts.
-
-    Attributes:
-        exceeded: by node: the reason why its newest facts were refused, until one is accepted.
-    """
+    """Counts the bytes of all nodes' facts."""
 
     def __init__(self, quota_bytes: int = FACT_QUOTA_BYTES) -> None:
-        """Begin without facts. `quota_bytes` is for each node."""
         self._most_bytes, self._most_stray_bytes = quota_bytes, quota_bytes // _STRAY_PART
         self._used: dict[str, _Used] = {}
+        # By node: the reason why its newest facts were refused, until one is accepted
         self.exceeded: dict[str, str] = {}
 
     def check(self, node: str, ref: Ref, size: int, *, stray: bool = False) -> None:
-        """Check that a fact has room.
-
-        Raises:
-            ValueError: it has none.
-        """
+        """Raise ValueError if a fact has no room."""
         used = self._used.get(node) or _Used()
         grown = size - used.sizes.get(ref, 0)
         if stray and used.stray_bytes + size - used.stray.get(ref, 0) > self._most_stray_bytes:
@@ -74,7 +66,6 @@ class FactQuota:
         raise ValueError(self.exceeded[node])
 
     def put(self, node: str, ref: Ref, size: int, *, stray: bool = False) -> None:
-        """Count a stored fact."""
         self.remove(node, ref)
         self.exceeded.pop(node, None)
         used = self._used.setdefault(node, _Used())
@@ -86,7 +77,6 @@ class FactQuota:
             used.stray_bytes += size
 
     def remove(self, node: str, ref: Ref) -> None:
-        """Count a removed fact."""
         if (used := self._used.get(node)) is not None:
             size = used.sizes.pop(ref, 0)
             used.sum_bytes -= size
@@ -94,10 +84,8 @@ class FactQuota:
             used.stray_bytes -= used.stray.pop(ref, 0)
 
     def is_stray(self, node: str, ref: Ref) -> bool:
-        """Whether a stored fact counts as stray."""
         return node in self._used and ref in self._used[node].stray
 
     def forget(self, node: str) -> None:
-        """Count none of a node's facts any more."""
         self._used.pop(node, None)
         self.exceeded.pop(node, None)

@@ -54,13 +54,7 @@ _EARLIER_USE: Final = Ref(EARLIER_USE, "", "")
 
 
 class FactTable:
-    """The facts of all nodes.
-
-    Attributes:
-        earlier_use: by node: the volumes that earlier machines of this name had in use when another one took the name,
-            as names of `volumesInUse`; and the names of their claims to volumes (`common.sole_use`).
-        events: the newest Events by node and name, the oldest first.
-    """
+    """The facts of all nodes."""
 
     def __init__(
         self,
@@ -70,16 +64,9 @@ class FactTable:
         guarded_only: bool = False,
         quota_bytes: int = FACT_QUOTA_BYTES,
     ) -> None:
-        """Read all recorded facts.
+        """Read all recorded facts. Raises SettingsError if the records are damaged.
 
-        Args:
-            records: has them.
-            rights: which facts the hub believes.
-            guarded_only: whether the records get only what keeps a volume from other nodes.
-            quota_bytes: the room of one node's facts.
-
-        Raises:
-            SettingsError: the records are damaged.
+        With `guarded_only` the records get only what keeps a volume from other nodes.
         """
         self._records, self._rights, self._guarded_only = records, rights, guarded_only
         self._quota = FactQuota(quota_bytes)
@@ -90,8 +77,10 @@ class FactTable:
         self._facts: dict[str, dict[Ref, Fact]] = {}
         self._instances: dict[str, str] = {}
         """By node: the machine that told its facts last."""
+        # By node: the volumes that earlier machines of this name had in use when another one took the name, as names of
+        # `volumesInUse`; and the names of their claims to volumes (`common.sole_use`)
         self.earlier_use: dict[str, frozenset[str]] = {}
-        self.events: dict[tuple[str, Ref], Fact] = {}
+        self.events: dict[tuple[str, Ref], Fact] = {}  # the newest Events by node and name, the oldest first
         self._users: dict[str, set[str]] = {}
         """The nodes that list a volume as in use, by the volume's name in `volumesInUse`."""
         self._told: Told | None = None
@@ -121,7 +110,6 @@ class FactTable:
         }
 
     def believed(self, node: str, ref: Ref) -> Body | None:
-        """A fact's body as far as the hub believes it; None if there is no such fact."""
         fact = self.of(node).get(ref)
         return self._rights.believed(node, ref, fact.body) if fact is not None else None
 
@@ -135,16 +123,13 @@ class FactTable:
         return self._users.get(volume, frozenset())
 
     def nodes(self) -> Iterator[str]:
-        """The nodes that have facts, apart from Events."""
         return iter(list(self._facts))
 
     def node_facts(self) -> Iterator[tuple[str, Fact | None]]:
-        """Each node that has facts, with its fact about its Node if it has told one."""
         for node in self.nodes():
             yield node, self.of(node).get(Ref("Node", "", node))
 
     def has_accepted(self, node: str, ref: Ref) -> bool:
-        """Whether a fact about an object is stored, and not as a stray one."""
         return ref in self.of(node) and not self._quota.is_stray(node, ref)
 
     def told(self) -> Told:
@@ -171,7 +156,6 @@ class FactTable:
         return self._told
 
     def problems(self) -> list[str]:
-        """Sentences about a disk that takes nothing, and about nodes with the same node id."""
         if self._conflicts is None:
             self._conflicts = list(id_conflicts(self._facts))
         trouble = (
@@ -191,15 +175,7 @@ class FactTable:
     async def put(self, node: str, ref: Ref, fact: Fact, *, stray: bool = False) -> None:
         """Keep a fact. If the caller is cancelled, it may be kept or not.
 
-        Args:
-            node: the node that told it.
-            ref: the object.
-            fact: its state.
-            stray: whether the hub does not know that the node has the object.
-
-        Raises:
-            ValueError: the node has told too many, or has no room left.
-            OSError: it cannot be written.
+        Raises ValueError if the node has told too many, or has no room left; OSError if it cannot be written.
         """
         async with self._lock(node):
             facts = self._facts.setdefault(node, {})
@@ -226,7 +202,6 @@ class FactTable:
                 await self.remove(node, ref)
 
     async def remove(self, node: str, ref: Ref) -> None:
-        """Remove a fact. Raises OSError if that cannot be written."""
         async with self._lock(node):
             await self._write(self._removed(node, ref))
             self._quota.remove(node, ref)
@@ -235,9 +210,7 @@ class FactTable:
     async def meet(self, node: str, instance: str) -> None:
         """Note which machine tells a node's facts from now on. What another one had in use becomes `earlier_use`.
 
-        Raises:
-            ValueError: the volumes of the node's earlier machines have no room left.
-            OSError: it cannot be written.
+        Raises ValueError if the volumes of the node's earlier machines have no room left; OSError.
         """
         async with self._lock(node):
             before = self._instances.get(node)
@@ -262,7 +235,6 @@ class FactTable:
                 self._quota.put(node, _EARLIER_USE, _machine_size(node, self.earlier_use[node]))
 
     async def forget(self, node: str) -> None:
-        """Remove all that is known of a node. Raises OSError if that cannot be written."""
         async with self._lock(node):
             # The machine comes last: what earlier ones had in use counts until the order has worked.
             await self._void(node, Change(Kind.MACHINE, (node,), None))
@@ -287,14 +259,12 @@ class FactTable:
         self._note_machine(node, instance, earlier_use)
 
     def _as_it_is(self, node: str, *ref: str) -> Change:
-        """The record of a fact as memory has it."""
         fact = self.of(node).get(Ref(*ref))
         record = self._record(Ref(*ref), fact)
         body = {**record, "told_ns": fact.told_ns} if fact is not None and record is not None else None
         return Change(Kind.FACT, (node, *ref), body)
 
     def _machine(self, node: str) -> Change:
-        """The record of a node's machine as memory has it."""
         if node not in self._instances:
             return Change(Kind.MACHINE, (node,), None)
         return _machine(node, self._instances[node], self.earlier_use.get(node, frozenset()))
@@ -335,7 +305,6 @@ class FactTable:
             self._quota.put(node, _EARLIER_USE, _machine_size(node, earlier_use))
 
     def put_event(self, node: str, ref: Ref, fact: Fact) -> None:
-        """Keep an Event in memory."""
         self.events.pop((node, ref), None)
         self.events[node, ref] = fact
         if len(self.events) > MOST_EVENTS:
@@ -355,7 +324,6 @@ class FactTable:
         return lock
 
     def _note(self, ref: Ref, old: Fact | None, new: Fact | None) -> None:
-        """A fact has changed: call the subscribers if it changes other objects."""
         if ref.kind == "CSINode":
             self._conflicts = None
             return

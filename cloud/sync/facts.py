@@ -33,11 +33,9 @@ class FactSink:
         self._closures, self._table, self._claim = closures, table, claim
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """The stamps of a node's facts, without Events."""
         return self._table.stamps(node)
 
     async def meet(self, node: str, instance: str) -> None:
-        """Note which machine sends the node's facts from now on (`Hello.instance`). Errors as of `FactTable.meet`."""
         await self._table.meet(node, instance)
 
     def up(self, node: str) -> None:
@@ -52,9 +50,8 @@ class FactSink:
     async def store(self, node: str, obj: Object) -> bool:
         """Keep a fact. Returns True once it is stored; False: it does not count, and is kept if it has room.
 
-        Raises:
-            ValueError: the fact is not this node's to tell, makes no sense, or has no room in the node's quota.
-            OSError: the disk is full or broken. The caller tries again.
+        Raises ValueError if the fact is not this node's to tell, makes no sense, or has no room in the node's quota;
+        OSError if the disk is full or broken: the caller tries again.
         """
         check_ref(node, obj.ref)
         fact = Fact(obj.stamp, read_fact(obj))
@@ -68,21 +65,13 @@ class FactSink:
         return not stray
 
     async def void(self, node: str) -> None:
-        """Remove all facts of a node, but not what its earlier machines had in use. Raises OSError."""
         await self._table.void(node)
 
     async def forget(self, node: str) -> None:
-        """Remove all facts of a node that is gone for good. Raises as `void` does."""
         await self._table.forget(node)
         self._closures.forget(node)
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
-        """The node takes back its fact about an object. Events stay.
-
-        Raises:
-            ValueError: the fact is not this node's to tell.
-            OSError: the disk is broken.
-        """
         check_ref(node, ref)
         held = self._table.of(node).get(ref)
         if held is not None and uid in ("", held.stamp.uid):

@@ -66,7 +66,6 @@ class SyncServer:
         """The objects that connected nodes cannot get, by node, each in a state that it had on the present stream."""
 
     def problems(self) -> list[str]:
-        """The objects that nodes lack because they cannot be sent, in sentences."""
         return [
             f"node {node} does not get {ref}: {one.why}"
             for node, untold in sorted(self._untold.items())
@@ -75,15 +74,12 @@ class SyncServer:
         ]
 
     def knows(self, node: str) -> bool:
-        """Whether any fact of a node is stored."""
         return bool(self._sink.stamps(node))
 
     async def forget(self, node: str) -> None:
-        """Forget the facts of a node that is gone for good. Raises OSError if they cannot be removed."""
         await self._sink.forget(node)
 
     async def serve_sync(self, stream: Stream, node: str) -> None:
-        """Send an agent its node's closure until its link is gone."""
         with self._counted(node):
             await self._serve_sync(stream, node)
 
@@ -114,7 +110,6 @@ class SyncServer:
                     await _next(news)
 
     async def serve_facts(self, stream: Stream, node: str) -> None:
-        """Take an agent's facts until its link is gone."""
         order = self._orders.setdefault(node, asyncio.Lock())
         with self._counted(node):
             await self._meet(stream, node, order)
@@ -255,7 +250,6 @@ async def _next(news: asyncio.Event) -> None:
 
 
 async def _tried(work: Callable[[], Awaitable[None]], trouble: str, retry_s: float) -> None:
-    """Run `work`, again and again while it raises OSError."""
     last = ""
     while True:
         try:
@@ -268,7 +262,6 @@ async def _tried(work: Callable[[], Awaitable[None]], trouble: str, retry_s: flo
 
 
 async def _within_rules(stream: Stream, sync: Awaitable[None], node: str) -> None:
-    """Run one end of a sync. If the peer breaks the rules, end the stream with the reason."""
     try:
         await sync
     except RemoteProtocolError as error:

@@ -69,14 +69,10 @@ _BY_PEERS: Final = frozenset(
 
 
 def add(event: Event, *, who: str, address: str = "", peer: str = "", **details: str | int | list[str]) -> None:
-    """Write the line of an event.
+    """Write the line of an event. `details` are further fields; empty ones are left out.
 
-    Args:
-        event: the event.
-        who: the name that the peer has proved, or that it claims if it has proved none; or the operator.
-        address: where it connected from; for an operator its user id.
-        peer: whose lines are limited together; empty: those of `who`.
-        details: further fields of the line, such as the node that an order names. Empty ones are left out.
+    `who` is the name that the peer has proved, or that it claims if it has proved none; or the operator. `address` is
+    where it connected from; for an operator its user id. The lines of a `peer` (else of `who`) are limited together.
     """
     fields: dict[str, str | int] = {"event": event, "who": who, "address": address}
     fields |= {name: ", ".join(value) if isinstance(value, list) else value for name, value in details.items()}

@@ -27,8 +27,7 @@ class Authorities:
     def __init__(self, path: Path | None) -> None:
         """Read the file, which TLS has read already; without a path the hub has no TLS.
 
-        Raises:
-            SettingsError: it has changed since, or has a certificate that OpenSSL takes and this library does not.
+        Raises SettingsError if it has changed since, or has a certificate that OpenSSL takes and this library does not.
         """
         self._path = path
         self._seen = self._stamp()
@@ -40,7 +39,6 @@ class Authorities:
         self._taken_at = 0.0
 
     def has_changed(self) -> bool:
-        """Whether the file has changed since it was read."""
         return self._stamp() != self._seen
 
     def reload(self) -> list[str]:

@@ -28,21 +28,13 @@ class Credentials:
         *,
         require_rights: bool,
     ) -> None:
-        """With `require_rights` a node's certificate must name its drivers."""
         self._denials, self._generations = denials, generations
         self._authorities, self._require_rights = authorities, require_rights
 
     def check(self, role: str, name: str, peer: Peer, *, is_node: bool) -> None:
-        """Check that a peer may connect, or that its link may go on.
+        """Check that a peer whose name is proved may connect, or that its link may go on.
 
-        Args:
-            role: its role, for the message.
-            name: its name, which its certificate has proved.
-            peer: its certificate, if it has one.
-            is_node: whether the name is a node's.
-
-        Raises:
-            HandshakeRefused: its certificate has ended, its CA was taken out, or it is denied.
+        Raises HandshakeRefused if its certificate has ended, its CA was taken out, or it is denied.
         """
         if peer.not_after and self.is_past(peer.not_after):
             raise HandshakeRefused(
@@ -58,11 +50,7 @@ class Credentials:
             raise HandshakeRefused(Reason.DENIED, f"the hub denies {role} {name}: ask its operator", shown=why)
 
     def check_node(self, node: str, peer: Peer) -> None:
-        """Check at the hello of a node that no later certificate has replaced its own, and that it has its rights.
-
-        Raises:
-            HandshakeRefused: it is replaced, or names no drivers and must.
-        """
+        """Raise HandshakeRefused if a node's certificate is replaced, or names no drivers and must."""
         if self._require_rights and not rights_in(peer.uris):
             raise HandshakeRefused(
                 Reason.CERTIFICATE,
@@ -78,7 +66,6 @@ class Credentials:
             self._generations.authenticated(node, peer)
 
     def is_past(self, moment: float) -> bool:
-        """Whether a moment, in seconds since the epoch, is past."""
         return moment <= time.time()
 
     def denied(self, node: str, serial: int) -> str:
@@ -89,5 +76,4 @@ class Credentials:
         return ""
 
     def problems(self) -> Iterable[str]:
-        """Problems that operators have to settle, a sentence each."""
         yield from self._generations.problems()

@@ -34,27 +34,18 @@ _LONGEST_WHY_CHARS = 500
 
 
 class Denials:
-    """The denials of one hub.
-
-    Attributes:
-        on_change: called after a denial was added: links that it concerns must end.
-    """
+    """The denials of one hub."""
 
     def __init__(self, store: TrustStore, *, now: Callable[[], float] = time.time) -> None:
         self._store, self._now = store, now
+        # Called after a denial was added: links that it concerns must end
         self.on_change: Callable[[], None] = lambda: None
 
     def all(self) -> list[Denial]:
-        """All denials, the oldest first."""
         return sorted(self._store.denials.values(), key=lambda denial: denial.at)
 
     def find(self, node: str, serial: int) -> Denial | None:
-        """The denial of a node or of its certificate; None if neither is denied.
-
-        Args:
-            node: the node's name; empty for another peer.
-            serial: the certificate's serial number; 0 without one.
-        """
+        """The denial of a node (empty: another peer), or of its certificate (serial 0: none)."""
         if not self._store.denials:
             return None
         keys = [(DenialKind.NODE, node)] if node else []
@@ -70,8 +61,7 @@ class Denials:
     async def deny(self, order: Deny, by: str) -> str:
         """Deny a node or a certificate. Returns a sentence for the operator.
 
-        Raises:
-            OperatorRefused: the order names neither, or the denial does not outlive this hub yet.
+        Raises OperatorRefused if the order names neither, or the denial does not outlive this hub yet.
         """
         kind, value = _read(order.subject)
         denial = Denial(kind, value, self._now(), order.why[:_LONGEST_WHY_CHARS])
@@ -92,8 +82,7 @@ class Denials:
     async def allow(self, order: Allow, by: str) -> str:
         """Undo a denial. Returns a sentence for the operator; empty if there was none.
 
-        Raises:
-            OperatorRefused: the order names neither a node nor a certificate, or the records still have the denial.
+        Raises OperatorRefused if the order names neither, or the records still have the denial.
         """
         kind, value = _read(order.subject)
         denial = self._store.denials.get((kind, value))

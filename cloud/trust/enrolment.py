@@ -80,21 +80,13 @@ class _Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms on which the hub issues certificates, as its flags say.
-
-    Attributes:
-        ttl_s: the life of a certificate.
-        grace_s: a certificate may be renewed for so long after its end.
-        hubs: the addresses for agents' links.
-        joins: the addresses of the join listener.
-        one_hub: as in `Issued`.
-    """
+    """The terms on which the hub issues certificates, as its flags say."""
 
     ttl_s: float
-    grace_s: float
+    grace_s: float  # a certificate may be renewed for so long after its end
     hubs: tuple[str, ...]
-    joins: tuple[str, ...]
-    one_hub: bool
+    joins: tuple[str, ...]  # the addresses of the join listener
+    one_hub: bool  # as in `Issued`
 
 
 class Enrolment:
@@ -124,13 +116,11 @@ class Enrolment:
         self._turns: WeakKeyDictionary[Link, Bucket] = WeakKeyDictionary()
 
     def has_node(self, node: str) -> bool:
-        """Whether a node of this name has joined, or has ever connected."""
         return self._generations.has_joined(node) or self._knows(node)
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
     async def serve_on_link(self, stream: Stream) -> None:
-        """Serve a renewal on an admitted agent's link."""
         link, peer = stream.link, stream.link.peer_identity
         node, who = link.peer.name, f"edge {link.peer.name}"
         now = link.loop.time()
@@ -148,7 +138,6 @@ class Enrolment:
         return self._end(stream, answer)
 
     async def serve_stranger(self, stream: Stream) -> None:
-        """Serve a stream of the join listener, whose peer has shown no certificate."""
         assert stream.opened is not None
         peer = stream.link.peer_identity
         asked = await _receive(stream)

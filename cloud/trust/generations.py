@@ -54,11 +54,7 @@ class Generations:
     # ---- certificates that appear ------------------------------------------------------------------------------------
 
     def examine(self, node: str, shown: Peer) -> None:
-        """Check that a node's certificate counts. Call it before the node is admitted.
-
-        Raises:
-            HandshakeRefused: it does not; a void one has been noted.
-        """
+        """Raise HandshakeRefused if a node's certificate does not count; a void one is noted."""
         if self.counts(node, shown):
             return
         if not _generation(shown):
@@ -81,8 +77,7 @@ class Generations:
     def counts(self, node: str, shown: Peer) -> bool:
         """Whether a certificate is current, pending, above all known ones, or of a node that never joined.
 
-        Raises:
-            HandshakeRefused: its generation cannot be read.
+        Raises HandshakeRefused if its generation cannot be read.
         """
         known, generation = self._store.certificates.get(node, {}), _generation(shown)
         if not generation:
@@ -123,14 +118,7 @@ class Generations:
     async def add(self, made: Certificate, *, uses_token: bool) -> None:
         """Store a new certificate before it is sent, in the place of an earlier one of its generation.
 
-        Void the oldest ones that the node asked for and does not use.
-
-        Args:
-            made: the certificate.
-            uses_token: whether it counts a use of its token.
-
-        Raises:
-            WriteFailed: nothing has changed.
+        Void the oldest ones that the node asked for and does not use. If that raises WriteFailed, nothing has changed.
         """
         await self._store.change_certificates(
             made.node,
@@ -144,11 +132,9 @@ class Generations:
         return found is not None and found.state is State.CURRENT
 
     def next_of(self, node: str) -> int:
-        """The generation of the next certificate of a node."""
         return max(self._store.certificates.get(node, {}), default=0) + 1
 
     def issued_to(self, node: str, key: str) -> Certificate | None:
-        """The certificate that was issued for a key, and has not been void since."""
         found = self._store.certificates.get(node, {}).values()
         return next((it for it in found if it.key == key and it.state is not State.VOID), None)
 
@@ -169,7 +155,6 @@ class Generations:
         return f" (it joined {join.asked})" if join is not None and join.asked else ""
 
     def has_joined(self, node: str) -> bool:
-        """Whether the hub has issued a certificate to a node."""
         return node in self._store.certificates
 
     # ---- copies ------------------------------------------------------------------------------------------------------
@@ -179,7 +164,6 @@ class Generations:
         return self._copies.pop(node, None) is not None
 
     def problems(self) -> Iterable[str]:
-        """Sentences about void certificates that appeared, for operators."""
         yield from (why for _, why in self._copies.values())
 
     def _note_copy(self, node: str, shown: Peer) -> None:

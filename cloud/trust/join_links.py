@@ -72,7 +72,6 @@ class JoinLinks(ServedByTasks):
             link.drain("the hub is shutting down")
 
     def greeted(self, link: Link) -> None:
-        """Take a link of a node that wants to join or to renew."""
         if self._draining:
             link.refuse(HandshakeRefused(Reason.DRAINING, "the hub is shutting down"))
         elif link.peer.role != "edge":
@@ -85,12 +84,6 @@ class JoinLinks(ServedByTasks):
             link.accept(1)
 
     async def serve(self, stream: Stream) -> None:
-        """Serve a request.
-
-        Raises:
-            Draining: the hub is stopping.
-            NotCarried: the join listener does not serve it.
-        """
         if self._draining:
             raise Draining("hub")
         made = self._requests[stream.link] = self._requests.get(stream.link, 0) + 1
@@ -100,12 +93,10 @@ class JoinLinks(ServedByTasks):
         await self._enrolment.serve_stranger(stream)
 
     def refused(self, link: Link, _reason: str, message: str) -> None:
-        """The connection ended before its hello."""
         address = link.peer_identity.address
         log.debug("no hello from %s at the join listener: %s", address, message)
 
     def closed(self, link: Link, _reason: str, _message: str) -> None:
-        """Forget a link that is gone."""
         if link in self._links:
             self._links.pop(link)()
 

@@ -30,12 +30,10 @@ class JoinRate:
     """The rate of one join listener."""
 
     def __init__(self, now: float) -> None:
-        """Begin with the whole burst, at a time of the monotonic clock."""
         self._all = Bucket(CONNECTIONS_A_SECOND, BURST, now)
         self._addresses: OrderedDict[str, Bucket] = OrderedDict()
 
     def admits(self, address: str, now: float) -> bool:
-        """Whether a connection from an address may begin TLS now."""
         own = self._addresses.pop(address, None) or Bucket(OF_ADDRESS_A_SECOND, BURST_OF_ADDRESS, now)
         self._addresses[address] = own
         if len(self._addresses) > MOST_ADDRESSES:

@@ -75,31 +75,19 @@ class CertificateRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A new certificate.
-
-    Attributes:
-        pem: the certificate, as PEM.
-        serial: its serial number, in lower-case hex.
-        not_after: its end, in seconds since the epoch.
-    """
+    """A new certificate."""
 
     pem: str
-    serial: str
-    not_after: float
+    serial: str  # its serial number, in lower-case hex
+    not_after: float  # its end, in seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
 class _Authority:
-    """The CA's certificates and its key.
+    """The CA's certificates and its key."""
 
-    Attributes:
-        bundle: all certificates of `--tls-ca`.
-        certificate: the one of the key.
-        key: the key that signs.
-    """
-
-    bundle: tuple[x509.Certificate, ...]
-    certificate: x509.Certificate | None
+    bundle: tuple[x509.Certificate, ...]  # all certificates of `--tls-ca`
+    certificate: x509.Certificate | None  # the one of the key
     key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey | None
 
 
@@ -111,9 +99,7 @@ class Signer:
     ) -> None:
         """Read the CA. Without its key, this signer only checks.
 
-        Raises:
-            OSError: a file cannot be read.
-            ValueError: a file holds no such PEM, or the key is of no certificate in `--tls-ca`. The message names it.
+        Raises OSError; and ValueError if a file holds no such PEM, or the key is of no certificate in `--tls-ca`.
         """
         self._files, self._ca_key, self._ttl_s, self._now = files, ca_key, ttl_s, now
         self._seen = self._contents()
@@ -121,7 +107,6 @@ class Signer:
 
     @property
     def can_sign(self) -> bool:
-        """Whether there is a CA key."""
         return self._ca_key is not None
 
     def secret(self, label: bytes) -> bytes:
@@ -131,7 +116,6 @@ class Signer:
         return hmac.digest(key.private_bytes(*form), label, "sha256") if key is not None else b""
 
     def bundle(self) -> bytes:
-        """All certificates of `--tls-ca`, as PEM."""
         return b"".join(one.public_bytes(Encoding.PEM) for one in self._fresh().bundle)
 
     def pin(self) -> str:
@@ -159,23 +143,15 @@ class Signer:
     def read_request(self, request: bytes) -> str:
         """The fingerprint of the key in a certificate request (PKCS#10, DER).
 
-        Raises:
-            RequestRefused: it is none, its key is not EC P-256, or its signature is not its key's.
+        Raises RequestRefused if it is none, its key is not EC P-256, or its signature is not its key's.
         """
         return key_fingerprint(_request_key(request))
 
     def read_present(self, renew: Renew, address: str, *, grace_s: float) -> Peer:
-        """The owner of the present certificate, with which a node at an address renews at the join listener.
+        """The owner of the present certificate, with which a node renews at the join listener.
 
-        Args:
-            renew: the node's message.
-            address: for logs.
-            grace_s: how long ago the certificate may have ended.
-
-        Raises:
-            RequestRefused: the signature is not of the certificate's key.
-            CertificateRefused: no CA of `--tls-ca` has signed the certificate, it is not for a client, or it ended too
-                long ago.
+        Raises RequestRefused if the signature is not of the certificate's key; CertificateRefused if no CA of
+        `--tls-ca` has signed the certificate, it is not for a client, or it ended longer ago than `grace_s`.
         """
         try:
             found = x509.load_der_x509_certificate(renew.certificate)
@@ -202,17 +178,10 @@ class Signer:
         return peer
 
     def sign(self, request: bytes, *, node: str, generation: int, rights: Iterable[str]) -> Signed:
-        """Issue a certificate.
+        """Issue a certificate for a request (PKCS#10, DER) that names the drivers of `rights`; none: every driver.
 
-        Args:
-            request: the certificate request (PKCS#10, DER).
-            node: the node's name.
-            generation: the certificate's generation.
-            rights: the drivers that it names; none: every driver.
-
-        Raises:
-            RequestRefused: as `read_request`.
-            CertificateRefused: the CA's own certificate has ended, or has not begun.
+        Raises RequestRefused as `read_request`; CertificateRefused if the CA's own certificate has ended, or has not
+        begun.
         """
         authority = self._fresh()
         ca, ca_key = authority.certificate, authority.key

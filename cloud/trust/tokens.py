@@ -66,9 +66,7 @@ class Tokens:
     ) -> tuple[Token, bytes]:
         """Make a token. Returns it with its secret, which the hub does not keep.
 
-        Raises:
-            OperatorRefused: the pattern can match no node, or there are too many tokens.
-            WriteFailed: it cannot be written.
+        Raises OperatorRefused if the pattern can match no node, or there are too many tokens; WriteFailed.
         """
         if not _PATTERN.fullmatch(nodes):
             raise OperatorRefused("no token is made", "--node must be a node's name, or a pattern such as edge-*")
@@ -87,9 +85,7 @@ class Tokens:
     async def revoke(self, token: str) -> Token:
         """Revoke a token, and return it; nodes that have joined with it stay.
 
-        Raises:
-            OperatorRefused: there is no such token.
-            WriteFailed: that cannot be written, and the token still counts.
+        Raises OperatorRefused if there is no such token; WriteFailed: it still counts.
         """
         if token not in self._store.tokens:
             raise OperatorRefused(f"token {token} is not revoked", "the hub has no such token; csi-bridge token list")
@@ -100,7 +96,6 @@ class Tokens:
         return revoked
 
     async def describe(self) -> Iterable[TokenStatus]:
-        """All tokens for operators, the newest first."""
         joins = self._joins()
         return [
             TokenStatus(
@@ -121,10 +116,8 @@ class Tokens:
     def check(self, token: str, secret: bytes, node: str) -> Token:
         """The token of an id, if the secret is its own, the node is one of its nodes, and nobody revoked it.
 
-        Whether it has ended or is used up counts for a first request alone (`check_use`).
-
-        Raises:
-            TokenRefused: it is not; the message says why only to a peer that knows the secret.
+        Whether it has ended or is used up counts for a first request alone (`check_use`). Raises TokenRefused; the
+        message says why only to a peer that knows the secret.
         """
         found = self._store.tokens.get(token)
         expected = found.secret_hash if found is not None else "0" * 64
@@ -137,7 +130,6 @@ class Tokens:
         return found
 
     def check_use(self, token: Token) -> None:
-        """Check that one more node may join with a token. Raises TokenRefused if it may not."""
         if token.made_at > self._now() + CLOCKS_S:
             raise TokenRefused("the hub's clock was set back after this token was made; make a new one")
         if token.ends_at <= self._now():
@@ -154,7 +146,6 @@ class Tokens:
         return f"; joined with it: {joins}" if joins else ""
 
     def _joins(self) -> defaultdict[str, list[Certificate]]:
-        """The certificates of the newest joins with each token."""
         found: defaultdict[str, list[Certificate]] = defaultdict(list)
         joins = (it for known in self._store.certificates.values() for it in known.values() if it.token)
         for it in sorted(joins, key=lambda it: it.issued_at, reverse=True):

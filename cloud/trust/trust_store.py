@@ -27,50 +27,29 @@ class DenialKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """A node, or a certificate, that may not connect.
-
-    Attributes:
-        kind: says which.
-        value: the node's name, or the certificate's serial in lower-case hex.
-        at: the time of the decision, in seconds since the epoch.
-        why: the operator's reason; may be empty.
-    """
+    """A node, or a certificate, that may not connect."""
 
     kind: DenialKind
-    value: str
-    at: float
-    why: str
+    value: str  # the node's name, or the certificate's serial in lower-case hex
+    at: float  # the time of the decision, in seconds since the epoch
+    why: str  # the operator's reason; may be empty
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An invitation to join, without its secret.
+    """An invitation to join, without its secret."""
 
-    Attributes:
-        id: random, no secret.
-        secret_hash: the SHA-256 of its secret, in lower-case hex.
-        nodes: a node's name, or a pattern of names (`fnmatch`); `*` is every new node.
-        drivers: the drivers that its nodes may report; none: every driver.
-        made_at: in seconds since the epoch.
-        ends_at: from then on it is refused.
-        uses: how many nodes may join with it.
-        replace: whether it is for a node that exists, in whose place a machine joins.
-        used: how many have.
-        revoked_at: the time at which an operator revoked it, or denied its node; 0 before.
-        last_use: the certificate that it was used for last (`use_of`); empty before.
-    """
-
-    id: str
-    secret_hash: str
-    nodes: str
-    drivers: tuple[str, ...]
-    made_at: float
-    ends_at: float
-    uses: int
-    replace: bool
+    id: str  # random, no secret
+    secret_hash: str  # the SHA-256 of its secret, in lower-case hex
+    nodes: str  # a node's name, or a pattern of names (`fnmatch`); `*` is every new node
+    drivers: tuple[str, ...]  # the drivers that its nodes may report; none: every driver
+    made_at: float  # in seconds since the epoch
+    ends_at: float  # from then on it is refused
+    uses: int  # how many nodes may join with it
+    replace: bool  # whether it is for a node that exists, in whose place a machine joins
     used: int = 0
-    revoked_at: float = 0.0
-    last_use: str = ""
+    revoked_at: float = 0.0  # the time at which an operator revoked it, or denied its node; 0 before
+    last_use: str = ""  # the certificate that it was used for last (`use_of`); empty before
 
 
 class State(StrEnum):
@@ -86,31 +65,18 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """One generation of a node's certificate.
-
-    Attributes:
-        node: the node's name.
-        generation: 1, 2, 3 … of this node.
-        key: the fingerprint of its public key.
-        serial: in lower-case hex.
-        issued_at: in seconds since the epoch; 0 if this hub did not issue it, or has lost the record.
-        not_after: its end.
-        state: whether it counts.
-        token: the id of the token that it was issued for; empty for a renewal.
-        pem: the certificate itself, while it may be sent again; else empty, so that the record stays small.
-        address: where the request for it came from; empty if not known.
-    """
+    """One generation of a node's certificate."""
 
     node: str
-    generation: int
-    key: str
-    serial: str
-    issued_at: float
-    not_after: float
+    generation: int  # 1, 2, 3 … of this node
+    key: str  # the fingerprint of its public key
+    serial: str  # in lower-case hex
+    issued_at: float  # in seconds since the epoch; 0 if this hub did not issue it, or has lost the record
+    not_after: float  # its end
     state: State
-    token: str = ""
-    pem: str = ""
-    address: str = ""
+    token: str = ""  # the id of the token that it was issued for; empty for a renewal
+    pem: str = ""  # the certificate itself, while it may be sent again; else empty, so that the record stays small
+    address: str = ""  # where the request for it came from; empty if not known
 
     @property
     def asked(self) -> str:
@@ -119,7 +85,6 @@ class Certificate:
         return f"{when} from {self.address}" if when and self.address else when
 
     def voided(self) -> "Certificate":
-        """This certificate, when it counts no more."""
         return replace(self, state=State.VOID, pem="")
 
 
@@ -133,24 +98,14 @@ def use_of(node: str, generation: int, key: str) -> str:
 
 
 class TrustStore:
-    """All tokens, certificates and denials, in memory.
-
-    Attributes:
-        tokens: by id.
-        certificates: by node. A change replaces a node's mapping.
-        denials: by kind and value.
-    """
+    """All tokens, certificates and denials, in memory."""
 
     def __init__(self, records: Records) -> None:
-        """Read all records.
-
-        Raises:
-            SettingsError: one of them cannot be read.
-        """
         self._records = records
         self.tokens = {it.id: it for it in records.take(Kind.TOKEN, _read_token)}
+        # By node. A change replaces a node's mapping.
         self.certificates = dict(records.take(Kind.CERTIFICATES, _read_certificates))
-        self.denials = {(it.kind, it.value): it for it in records.take(Kind.DENIAL, _read_denial)}
+        self.denials = {(it.kind, it.value): it for it in records.take(Kind.DENIAL, _read_denial)}  # by kind and value
         records.watch(Kind.TOKEN, lambda key: _token(key[0], self.tokens.get(key[0])))
         records.watch(Kind.CERTIFICATES, lambda key: _certificates(key[0], self.certificates.get(key[0], {})))
         records.watch(Kind.DENIAL, lambda key: _denial(key[0], key[1], self.denials.get((DenialKind(key[0]), key[1]))))
@@ -179,11 +134,7 @@ class TrustStore:
     ) -> None:
         """Change a node's certificates. If that raises WriteFailed, nothing has changed in memory.
 
-        Args:
-            node: the node's name.
-            change: returns the new certificates for those of now.
-            used_for: the new certificate for which its token counts a use.
-            then: written after the certificates.
+        The token of the new certificate `used_for` counts a use. The changes of `then` are written last.
         """
         while True:
             known = self.certificates.get(node)
@@ -240,7 +191,6 @@ class TrustStore:
 
 
 def _body(it: Token | Certificate | Denial, *key: str) -> Body:
-    """All fields but those of the key."""
     return {name: value for name, value in asdict(it).items() if name not in key}
 
 

@@ -41,17 +41,9 @@ class ClaimWriter(Writer):
     """Writes the nodes' facts about claims."""
 
     def __init__(self, api: Kube, closures: Closures) -> None:
-        """`closures` has the claims of each node's pods: a node may report only about these."""
         self._api, self._closures = api, closures
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
-        """Write a node's fact into a claim's status. None (the node has withdrawn the fact) changes nothing.
-
-        Call it again when the claim has changed: a void fact may count then.
-
-        Raises:
-            KubeError: the write failed; try again.
-        """
         if fact is None:
             return
         if not self._closures.holds(node, ref):

@@ -38,14 +38,6 @@ class CSINodeWriter(Writer):
         """For each node, the unreported drivers that have entries, with the time since when."""
 
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> float | None:
-        """Write a node's fact into its CSINode. None: the node reports no driver any more.
-
-        Returns:
-            The seconds until an entry is to be removed, or None.
-
-        Raises:
-            KubeError: the write failed, or there is no Node; try again.
-        """
         found = await find(self._api, _CSI_NODES, ref.name)
         told = {entry["name"]: entry for entry in fact["spec"]["drivers"]} if fact is not None else {}
         if fact is not None:
@@ -60,7 +52,6 @@ class CSINodeWriter(Writer):
         return min(left) + _GRACE_S - self._now() if left else None
 
     def forget(self, node: str, _ref: Ref) -> None:
-        """Forget the node's drivers."""
         self._missed.pop(node, None)
 
     def _miss(self, node: str, drivers: Collection[str]) -> Mapping[str, float]:
@@ -140,6 +131,5 @@ def _identity(entry: Body) -> tuple[str, frozenset[str]]:
 
 
 def _count(entry: Body) -> int | None:
-    """How many volumes the driver takes on the node; None if it sets no limit."""
     count: int | None = (entry.get("allocatable") or {}).get("count")
     return count

@@ -24,7 +24,6 @@ class ElectionEvents:
         self._source, self._write = source, write
 
     def add(self, driver: str, elected: Elected) -> None:
-        """Write the Events of an election."""
         for body in self._events(driver, elected):
             self._write(body)
 

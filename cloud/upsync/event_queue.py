@@ -32,16 +32,10 @@ _NAMESPACE: Final = "default"
 
 
 def event(about: Body, name: str, *, cause: Iterable[object], reason: str, text: str, at: float, kind: str) -> Body:
-    """An Event.
+    """An Event about an object: `about` has its kind, apiVersion, name, uid, and namespace if it has one.
 
-    Args:
-        about: a reference to the object: kind, apiVersion, name, uid, and namespace if it has one.
-        name: the beginning of the Event's name.
-        cause: an Event of the same cause about the same object has the same name.
-        reason: one word, in camel case.
-        text: the message.
-        at: when it happened, in seconds since the epoch.
-        kind: Normal or Warning.
+    An Event of the same cause about the same object has the same name, which begins with `name`. `at` is in seconds
+    since the epoch, `kind` is Normal or Warning.
     """
     time = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     digest = sha256(" ".join(map(str, (about["kind"], about["uid"], *cause))).encode()).hexdigest()[:16]
@@ -80,7 +74,6 @@ class EventQueue:
         self._queue: WriteQueue[str] = WriteQueue(self._write)
 
     def add(self, body: Body) -> None:
-        """Write an Event."""
         name = body["metadata"]["name"]
         self._waiting[name] = body
         self._queue.add(name)
@@ -90,11 +83,9 @@ class EventQueue:
             self._queue.discard(oldest)
 
     def problems(self) -> list[str]:
-        """The failing writes, in sentences."""
         return self._queue.problems()
 
     async def close(self) -> None:
-        """End all tries."""
         await self._queue.close()
 
     async def _write(self, name: str) -> None:

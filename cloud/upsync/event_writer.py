@@ -39,11 +39,6 @@ class EventWriter(Writer):
         self._api = api
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
-        """Write an event. None (the node has withdrawn the fact) changes nothing.
-
-        Raises:
-            KubeError: the write failed; try again.
-        """
         if fact is None:
             return
         try:

@@ -29,7 +29,6 @@ class Farewell(Writer):
         self._api = api
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
-        """Delete a node's Node, if the hub made it. Raises KubeError if that failed; try again."""
         found = await find(self._api, _NODES, node)
         if found is None:
             return

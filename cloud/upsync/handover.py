@@ -30,11 +30,6 @@ class HandOver(Writer):
         self._api = api
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
-        """Remove the marks from a node's objects.
-
-        Raises:
-            KubeError: the write failed, or the node has no kubelet yet; try again.
-        """
         for kind, namespace in (("Node", ""), ("CSINode", ""), ("Lease", LEASES)):
             found = await find(self._api, RESOURCES[kind], node, namespace)
             if found is not None and (marks := unmarked(found)):

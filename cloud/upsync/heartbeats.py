@@ -65,17 +65,11 @@ _STEP_S: Final = 0.001
 
 @dataclass(slots=True)
 class _Heart:
-    """The state of one node's heartbeat.
+    """The state of one node's heartbeat."""
 
-    Attributes:
-        lease: the UID of the Lease; if it is empty, the hub first looks at the Node.
-        told_s: the time in the Lease, in seconds since the epoch.
-        look_at: the time of the next look at the Node, of the monotonic clock.
-    """
-
-    lease: str = ""
-    told_s: float = 0.0
-    look_at: float = 0.0
+    lease: str = ""  # the UID of the Lease; if it is empty, the hub first looks at the Node
+    told_s: float = 0.0  # the time in the Lease, in seconds since the epoch
+    look_at: float = 0.0  # the time of the next look at the Node, of the monotonic clock
 
 
 class Heartbeats:
@@ -119,14 +113,12 @@ class Heartbeats:
             heart.look_at = 0.0
 
     async def close(self) -> None:
-        """End all heartbeats, and begin no more."""
         self._closed = True
         for node in list(self._tasks):
             self.down(node)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def problems(self) -> list[str]:
-        """The failing heartbeats, in a sentence: Kubernetes takes such nodes for lost, or will."""
         if not self._failing:
             return []
         return [f"heartbeats are not written (nodes: {len(self._failing)}): {next(iter(self._failing.values()))}"]

@@ -35,7 +35,6 @@ class InUse:
                 done.set_result(None)
 
     def has(self, node: str, volumes: Collection[str]) -> bool:
-        """Whether these volumes stand there."""
         return self._written.get(node, frozenset()).issuperset(volumes)
 
     async def wait(self, node: str, volumes: Collection[str]) -> None:
@@ -46,7 +45,6 @@ class InUse:
             await done
 
     def lose(self, node: str) -> None:
-        """Note that the Node is gone, and no volume stands there."""
         self._written.pop(node, None)
 
     def end(self, node: str) -> None:

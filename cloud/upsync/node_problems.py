@@ -50,7 +50,6 @@ class NodeProblems:
         pods: Callable[[str], Iterable[Ref]],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`state` and `pods` return the present state of a node's Node, and its pods."""
         self._api, self._source, self._state, self._pods, self._now = api, source, state, pods, now
         self._problems: Callable[[str], Sequence[str] | None] = lambda _node: None
         self._next: dict[str, float] = {}
@@ -59,19 +58,14 @@ class NodeProblems:
         self._queue: WriteQueue[str] = WriteQueue(self._write)
 
     def begin(self, problems: Callable[[str], Sequence[str] | None]) -> Callable[[str], None]:
-        """Write the problems that `problems` returns for a node; None: the node is away.
-
-        Returns what to call with the name of a node whose problems may have changed.
-        """
+        """`problems` returns None for a node that is away. Returns what to call when a node's may have changed."""
         self._problems = problems
         return self._queue.add
 
     def problems(self) -> list[str]:
-        """The failing writes, in sentences."""
         return self._queue.problems()
 
     async def close(self) -> None:
-        """Write no more."""
         await self._queue.close()
 
     async def _write(self, node: str) -> float | None:

@@ -51,17 +51,11 @@ class NodeWriter(Writer):
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Body] = (),
     ) -> None:
-        """`labels` returns further labels of each Node that it makes, besides those that a kubelet sets."""
         self._api, self._in_use = api, in_use
         self._labels, self._taints = labels or {}, taints
         self._problems: dict[str, list[str]] = {}
 
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
-        """Write a node's fact into its Node. None: the node has withdrawn the fact.
-
-        Raises:
-            KubeError: the write failed; try again.
-        """
         self._problems.pop(node, None)
         if fact is not None:
             self._in_use.begin(node, _in_use(fact))
@@ -83,11 +77,9 @@ class NodeWriter(Writer):
             await self._write_machine(node, found, fact)
 
     def forget(self, node: str, _ref: Ref) -> None:
-        """Forget the node's problems."""
         self._problems.pop(node, None)
 
     def problems(self) -> list[str]:
-        """The problems for people, in sentences."""
         return [text for node in sorted(self._problems) for text in self._problems[node]]
 
     def _new_node(self, node: str) -> Body:
@@ -124,7 +116,6 @@ class _Change:
         self._node, self._found, self._fact = node, found, fact
 
     def metadata(self) -> Body:
-        """A merge patch; empty if nothing changes."""
         parts = {"labels": self._labels(), "annotations": self._annotations()}
         return {name: part for name, part in parts.items() if part}
 

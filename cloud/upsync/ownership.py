@@ -18,7 +18,6 @@ _DRIVERS: Final = "csi-bridge.io/drivers"
 
 
 def is_made(node: Body) -> bool:
-    """Whether the hub made a Node."""
     return annotation(node, MADE_BY) == HUB
 
 
@@ -42,5 +41,4 @@ def unmarked(body: Body) -> dict[str, Any]:
 
 
 def annotation(body: Body, name: str) -> str:
-    """An annotation's text; empty without one."""
     return str(((body.get("metadata") or {}).get("annotations") or {}).get(name, ""))

@@ -54,11 +54,6 @@ class PodWriter(Writer):
         self._problems: dict[tuple[str, Ref], str] = {}
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
-        """Write a node's fact into a pod's status, or end the pod. None (a withdrawn fact) changes nothing.
-
-        Raises:
-            KubeError: the write failed; try again.
-        """
         self._problems.pop((node, ref), None)
         pod = await find(self._api, _PODS, ref.name, ref.namespace) if fact is not None else None
         if fact is None or pod is None or not _is_about(node, fact, pod):
@@ -83,11 +78,9 @@ class PodWriter(Writer):
             await self._api.patch(_PODS, ref.name, change, ref.namespace, subresource="status")
 
     def forget(self, node: str, ref: Ref) -> None:
-        """Forget the pod's problem."""
         self._problems.pop((node, ref), None)
 
     def problems(self) -> list[str]:
-        """The problems for people, in sentences."""
         return [self._problems[key] for key in sorted(self._problems)]
 
     async def _tell_mounted(self, node: str, ref: Ref, fact: Body) -> None:

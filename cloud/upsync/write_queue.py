@@ -64,7 +64,6 @@ class WriteQueue(Generic[K]):
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     def add(self, key: K) -> None:
-        """Write a key: its state may have changed."""
         if self._closed:
             return
         self._added[key] = self._added.get(key, 0) + 1
@@ -80,11 +79,9 @@ class WriteQueue(Generic[K]):
             task.cancel()
 
     def problems(self) -> list[str]:
-        """The failing writes, in sentences."""
         return [_in_words(list(failing.values())) for failing in self._problems.values()]
 
     async def close(self) -> None:
-        """End all tries."""
         self._closed = True
         tasks = list(self._tasks.values())
         for task in tasks:

@@ -21,5 +21,4 @@ class Writer(ABC):
         """Forget an object that is not written any more."""
 
     def problems(self) -> list[str]:
-        """The problems that an operator should know, in sentences."""
         return []

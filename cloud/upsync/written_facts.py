@@ -96,7 +96,6 @@ class WrittenFacts(FactSink):
             await queue.close()
 
     def problems(self) -> list[str]:
-        """The failing writes and the writers' problems, in sentences."""
         unwritten = [text for queue in self._queues.values() for text in queue.problems()]
         return unwritten + [text for writer in self._writers.values() for text in writer.problems()]
 
@@ -110,7 +109,6 @@ class WrittenFacts(FactSink):
         return {it: stamp for it, stamp in stamps.items() if it != ref}
 
     def up(self, node: str) -> None:
-        """Note one more stream on which the node sends facts."""
         self._observed.discard(node)
         for kind in (farewell.KIND, handover.KIND):  # the node is back, and no kubelet serves it
             self._queues[kind].discard((node, Ref(kind, "", node)))
@@ -118,7 +116,6 @@ class WrittenFacts(FactSink):
         self._hearts.up(node)
 
     def down(self, node: str) -> None:
-        """Note that one of these streams has ended."""
         self._streams[node] -= 1
         if not self._streams[node]:
             del self._streams[node]
@@ -132,13 +129,9 @@ class WrittenFacts(FactSink):
             self._add((node, ref))
 
     def changed(self, ref: Ref, body: Body | None) -> None:
-        """Write the facts about an object that has changed in the cluster, or about objects that depend on it.
+        """Write the facts about, or dependent on, an object that has changed; without a body, it is gone.
 
         Such a fact may not have been writable before, or another client may have overwritten it.
-
-        Args:
-            ref: the object.
-            body: its present body; None if it is gone.
         """
         match ref.kind:
             case "Node" if self._is_gone(ref.name, body):
@@ -181,12 +174,8 @@ class WrittenFacts(FactSink):
     async def store(self, node: str, obj: Object) -> bool:
         """Store a fact, and queue it for its writer. For a Node, wait until its `volumesInUse` is in Kubernetes.
 
-        Returns False, and queues nothing, for a fact that does not count. When its pod comes to the node, it is queued.
-        A node's Events above its rate do not count.
-
-        Raises:
-            ValueError: the fact makes no sense, or the node may not send it.
-            OSError: the disk is full or broken; the node has to send the fact again.
+        Returns False, and queues nothing, for a fact that does not count, as an Event above the node's rate. When its
+        pod comes to the node, it is queued. Errors as of `FactSink.store`.
         """
         key = node, obj.ref
         if self._closed:
@@ -203,7 +192,6 @@ class WrittenFacts(FactSink):
         return True
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
-        """Drop a fact that the node has withdrawn. Errors as in `store`."""
         await super().drop(node, ref, uid)
         if ref not in self._table.of(node):
             self._untell(node, ref)
@@ -216,11 +204,7 @@ class WrittenFacts(FactSink):
         await super().void(node)
 
     async def forget(self, node: str) -> None:
-        """Forget a node that is gone for good, and delete the objects that the hub made for it.
-
-        Raises:
-            OSError: the disk is broken.
-        """
+        """Forget a node that is gone for good, and delete the objects that the hub made for it. Raises OSError."""
         self._in_use.end(node)
         told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._table.of(node)))
         self._untell_all(node)

@@ -72,13 +72,11 @@ class Cluster(Source):
         }
 
     def problems(self) -> list[str]:
-        """The problems of the connection and of the objects, in sentences."""
         troubles = [it.trouble for it in self._reflectors.values() if it.trouble]
         unread = [text for it in self._on_demand.values() for text in it.problems()]
         return [*troubles, *self._problems.values(), *unread]
 
     def node_state(self, name: str) -> nodes.NodeState | None:
-        """The state of a Node; None if there is no such Node."""
         return self._node_states.get(name)
 
     @property
@@ -87,26 +85,22 @@ class Cluster(Source):
         return self._reflectors["Node"].trouble
 
     def knows(self, ref: Ref) -> bool:
-        """Whether `stamp` is right for an object."""
         on_demand = self._on_demand.get(ref.kind)
         return on_demand.knows(ref) if on_demand is not None else self.is_ready and ref.kind not in self._unlisted
 
     def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
-        """Provide an object from now on. For tokens, `request` replaces the earlier one."""
         if request is not None:
             self._minter.want(request)
         if (on_demand := self._on_demand.get(ref.kind)) is not None:
             on_demand.use(ref)
 
     def release(self, ref: Ref) -> None:
-        """Provide the object no more."""
         if (on_demand := self._on_demand.get(ref.kind)) is not None:
             on_demand.release(ref)
             self._minter.release(ref)
             self.gone(ref)
 
     async def run(self) -> None:
-        """Follow the API server until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors.values():
                 tasks.create_task(reflector.run())
@@ -114,10 +108,9 @@ class Cluster(Source):
                 tasks.create_task(on_demand.run())
 
     def read(self, kind: str, body: Mapping[str, Any]) -> tuple[Ref, Item | None]:
-        """Read an object of the API server. If it cannot be used, return its last good state, None if there is none.
+        """Read an object of the API server. If it cannot be used, return its last good state; None if there is none.
 
-        Raises:
-            KubeError: the object has no name.
+        Raises KubeError if the object has no name.
         """
         ref, fields, rules = _identify(kind, body), Fields(body), KINDS[kind]
         metadata = fields.part("metadata")
@@ -137,7 +130,6 @@ class Cluster(Source):
         return ref, item
 
     def listed(self, kind: str, items: Mapping[Ref, Item | None]) -> None:
-        """Replace all objects of a kind."""
         self._unlisted.discard(kind)
         for ref in [ref for ref in self._problems if ref.kind == kind and ref not in items]:
             del self._problems[ref]
@@ -150,7 +142,6 @@ class Cluster(Source):
             self.tell(frozenset())  # subscribers wait for an answer about objects that do not exist, too
 
     def gone(self, ref: Ref) -> None:
-        """Remove an object."""
         self._problems.pop(ref, None)
         self._drop_state(ref)
         self.update({ref: None})

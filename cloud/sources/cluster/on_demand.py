@@ -50,10 +50,7 @@ class OnDemand:
     """Gets the objects in use. `run()` does the work."""
 
     def __init__(self, getter: Getter, found: Callable[[Ref, Body | None], None], *, now: Callable[[], float]) -> None:
-        """`found` gets each result: an object, a stand-in, or None if there is none.
-
-        It raises KubeError if the result is no valid object.
-        """
+        """`found` gets each result: an object, a stand-in, or None. It raises KubeError if that is no valid object."""
         self._getter, self._found, self._now = getter, found, now
         self._turns = itertools.count()
         self._due: dict[Ref, tuple[float, int]] = {}
@@ -65,11 +62,9 @@ class OnDemand:
         self._woken = asyncio.Event()
 
     def use(self, ref: Ref) -> None:
-        """Get an object at once and refresh it from now on."""
         self._plan(ref, 0.0)
 
     def release(self, ref: Ref) -> None:
-        """Get the object no more."""
         for kept in (self._due, self._failures, self._problems):
             kept.pop(ref, None)
         self._known.discard(ref)
@@ -79,11 +74,9 @@ class OnDemand:
         return ref in self._known
 
     def problems(self) -> list[str]:
-        """The failures, in sentences."""
         return list(self._problems.values())
 
     async def run(self) -> None:
-        """Get due objects until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_AT_ONCE):
                 tasks.create_task(self._work())

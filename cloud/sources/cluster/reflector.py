@@ -56,11 +56,7 @@ class Copy(Protocol):
 
 
 class Reflector:
-    """Keeps the copy of one kind up to date. `run()` does the work.
-
-    Attributes:
-        trouble: the reason why the copy may be out of date, in a sentence; empty while it is up to date.
-    """
+    """Keeps the copy of one kind up to date. `run()` does the work."""
 
     def __init__(
         self,
@@ -72,7 +68,7 @@ class Reflector:
         forbidden: Callable[[str], None] = lambda _kind: None,
     ) -> None:
         """`forbidden` is called whenever the server does not let the hub list or watch the kind."""
-        self.trouble = ""
+        self.trouble = ""  # the reason why the copy may be out of date, in a sentence; empty while it is up to date
         self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
         self._forbidden = forbidden
         self._logged = ""
@@ -81,7 +77,6 @@ class Reflector:
         self._failures = 0
 
     async def run(self) -> None:
-        """Keep the copy up to date until cancelled."""
         while True:
             try:
                 if not self._version:

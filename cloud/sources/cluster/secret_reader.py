@@ -16,11 +16,6 @@ class SecretReader:
         self._api = api
 
     async def get(self, ref: Ref) -> tuple[Body | None, float]:
-        """Get a Secret, None if there is none, and the seconds until it is due again.
-
-        Raises:
-            KubeError: the API server refused, or did not answer.
-        """
         try:
             return await self._api.get(RESOURCES["Secret"], ref.name, ref.namespace), REFRESH_S
         except KubeError as error:
@@ -32,5 +27,4 @@ class SecretReader:
         """None: a node would take a stand-in for a Secret without values."""
 
     def in_words(self, ref: Ref, error: KubeError) -> str:
-        """The failure as a sentence."""
         return f"{ref} cannot be read, and nodes keep their copy of it: {error}"

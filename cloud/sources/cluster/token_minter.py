@@ -35,19 +35,13 @@ class TokenMinter:
         self._requests: dict[Ref, TokenRequest] = {}
 
     def want(self, request: TokenRequest) -> None:
-        """Take a pod's request, in place of its earlier one."""
         self._requests[request.ref] = request
 
     def release(self, ref: Ref) -> None:
-        """Forget a pod's request."""
         self._requests.pop(ref, None)
 
     async def get(self, ref: Ref) -> tuple[Body, float]:
-        """Make all tokens of a pod. Returns them, and the seconds until they are due again.
-
-        Raises:
-            KubeError: the API server refused one, or did not answer.
-        """
+        """Make all tokens of a pod. Returns them, and the seconds until they are due again. Raises KubeError."""
         request = self._requests[ref]
         tokens: dict[str, Body] = {}
         shortest_s = _LONGEST_S / _OF_LIFE
@@ -63,7 +57,6 @@ class TokenMinter:
         return body | {"metadata": body["metadata"] | {"uid": ""}}
 
     def in_words(self, ref: Ref, error: KubeError) -> str:
-        """The failure as a sentence."""
         return f"{self._requests[ref].pod} gets no new tokens for its volumes' drivers: {error}"
 
     async def _mint(self, request: TokenRequest, audience: str, seconds: int) -> tuple[Body, float]:

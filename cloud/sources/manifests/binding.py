@@ -35,19 +35,12 @@ CLAIM, VOLUME, POD, NODE = "PersistentVolumeClaim", "PersistentVolume", "Pod", "
 
 @dataclass(frozen=True, slots=True)
 class ClaimStatus:
-    """A node's report about a claim.
-
-    Attributes:
-        node: the reporting node.
-        uid: the claim's UID, or empty.
-        status: the reported status.
-        volume: the volume that the claim was bound to, or empty.
-    """
+    """A node's report about a claim."""
 
     node: str
-    uid: str
+    uid: str  # the claim's UID, or empty
     status: Body
-    volume: str = ""
+    volume: str = ""  # the volume that the claim was bound to, or empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +60,13 @@ class Bound:
 
 
 class Binder:
-    """Binds the objects of manifests. It remembers its results, to encode an unchanged object only once.
-
-    Attributes:
-        pairs: the claims and volumes that are bound.
-    """
+    """Binds the objects of manifests. It remembers its results, to encode an unchanged object only once."""
 
     def __init__(self, pairs: Pairs | None = None) -> None:
-        self.pairs = pairs or Pairs()
+        self.pairs = pairs or Pairs()  # the claims and volumes that are bound
         self._made: dict[Ref, Item] = {}
 
     def bind(self, entries: Mapping[Ref, Entry], told: Told) -> Bound:
-        """Complete the written objects with the nodes' reports."""
         binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told, self.pairs)
         items = {ref: entry.item for ref, entry in entries.items()}
         self._made = {ref: self._item(ref, body) for ref, body in binding.made()}

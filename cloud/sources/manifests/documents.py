@@ -71,11 +71,7 @@ class Document:
 
 
 def read_yaml(text: str) -> list[Document]:
-    """The documents of a YAML file that are not empty.
-
-    Raises:
-        DocumentError: the text is no YAML, or breaks the rules above.
-    """
+    """The documents of a YAML file that are not empty. Raises DocumentError if it is no YAML, or breaks the rules."""
     parser = yaml.CSafeLoader(text)
     composer = _Composer(parser)
     try:
@@ -97,7 +93,6 @@ def read_yaml(text: str) -> list[Document]:
 
 
 def write_yaml(value: Mapping[str, Any]) -> bytes:
-    """A document in block style, as people write YAML."""
     text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
     return text.encode()
 

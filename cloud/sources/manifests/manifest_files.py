@@ -58,19 +58,14 @@ class _Reading:
 
 
 class ManifestFiles:
-    """The files of one directory. Used by one thread at a time.
-
-    Attributes:
-        objects: the objects that count; None if none are known yet.
-        problems: why the files do not count, by file name; the directory's own problem has an empty name.
-        unsettled: a change does not count yet: scan again in `SETTLE_S`.
-    """
+    """The files of one directory. Used by one thread at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.objects: Mapping[Ref, Entry] | None = None
+        self.objects: Mapping[Ref, Entry] | None = None  # the objects that count; None if none are known yet
+        # Why the files do not count, by file name; the directory's own problem has an empty name
         self.problems: dict[str, str] = {}
-        self.unsettled = False
+        self.unsettled = False  # a change does not count yet: scan again in `SETTLE_S`
         self._found: dict[str, _Signature | None] = {}
         """The files of the last scan."""
         self._since = 0.0
@@ -78,7 +73,6 @@ class ManifestFiles:
         self._readings: dict[str, _Reading] = {}
 
     def scan(self, now: Now) -> None:
-        """Look at the directory, and read the changed files."""
         self.unsettled = False
         try:
             names = sorted(path.name for path in self._directory.iterdir() if _is_manifest(path.name))

@@ -48,11 +48,7 @@ class Entry:
 
 
 def read_objects(name: str, data: bytes) -> list[Entry]:
-    """The objects of a file in their order, repetitions included.
-
-    Raises:
-        BrokenFile: an object or the whole file is wrong.
-    """
+    """The objects of a file in their order, repetitions included. Raises BrokenFile if one, or the file, is wrong."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -66,16 +62,11 @@ def read_objects(name: str, data: bytes) -> list[Entry]:
 
 
 def item_of(body: Body) -> Item:
-    """An object with its stamp: its UID, and a hash of the whole body as its version.
-
-    Raises:
-        ValueError: the body cannot be encoded.
-    """
+    """An object with its stamp: its UID, and a hash of the body as its version. Raises ValueError."""
     return Item(Stamp(body["metadata"]["uid"], hashlib.sha256(encode_body(body)).hexdigest()[:16]), body)
 
 
 def entry_of(body: Body, place: str) -> Entry:
-    """An object that was checked and trimmed."""
     metadata = body["metadata"]
     return Entry(Ref(body["kind"], metadata.get("namespace", ""), metadata["name"]), item_of(body), place)
 

@@ -65,7 +65,6 @@ class Manifests(Source):
         self._wake = asyncio.Event()
 
     def problems(self) -> list[str]:
-        """The problems of the files and their objects, in sentences."""
         found = list(self._problems.values())
         if self._files.problems and self.is_ready:
             found.append("the objects of all manifests stay as they were until every manifest is good")
@@ -74,7 +73,6 @@ class Manifests(Source):
         return found
 
     async def run(self) -> None:
-        """Read the directory, and again whenever it changes, until cancelled."""
         with contextlib.ExitStack() as stack:
             if self._facts is not None:
                 stack.callback(self._facts.subscribe(self._wake.set))

@@ -44,7 +44,6 @@ def mismatch(claim: Body, volume: Body, *, any_class: bool = False) -> str:
 
 
 def is_selected(claim: Body, volume: Body) -> bool:
-    """Whether the claim's selector selects the volume's labels."""
     selector, labels = claim["spec"].get("selector") or {}, volume["metadata"].get("labels", {})
     equal = all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
     return equal and all(holds(it, labels.get(it["key"])) for it in selector.get("matchExpressions") or ())
@@ -57,6 +56,5 @@ def rank(volume: Body) -> tuple[int, int, str]:
 
 
 def requested(claim: Body) -> str:
-    """The size that a claim requests; empty if it requests none."""
     storage = ((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage")
     return "" if storage is None else str(storage)

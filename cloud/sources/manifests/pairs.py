@@ -43,5 +43,4 @@ def read_pairs(path: Path) -> Pairs:
 
 
 def write_pairs(path: Path, pairs: Pairs) -> None:
-    """Replace the stored pairs. Raises OSError."""
     write_state(path, FORM, asdict(pairs), mode=0o600)
