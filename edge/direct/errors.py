@@ -15,11 +15,7 @@ class VolumePathRefused(DirectVolumeError):
 
 
 class MountInfoBroken(DirectVolumeError):
-    """A `mountInfo.json` that the runtimes cannot read.
-
-    Attributes:
-        why: the reason, without a path.
-    """
+    """A `mountInfo.json` that the runtimes cannot read; `why` has no path."""
 
     def __init__(self, why: str, *, volume_path: str = "") -> None:
         self.why = why

@@ -63,13 +63,7 @@ _SLACK_BLOCKS = 64
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a device holds.
-
-    Attributes:
-        what: for people; empty if the device is blank.
-        fs_type: the type of its file system; empty if it holds something else, or nothing.
-        uuid: the file system's UUID.
-    """
+    """What a device holds. `what` is for people, and empty if it is blank; without a file system `fs_type` is empty."""
 
     what: str = ""
     fs_type: str = ""
@@ -77,7 +71,6 @@ class Content:
 
     @property
     def is_blank(self) -> bool:
-        """Whether it holds nothing."""
         return not self.what
 
 
@@ -102,11 +95,7 @@ def is_sound(device: Path, fs_type: str) -> bool:
 
 
 def make(device: Path, fs_type: str, uuid: str) -> None:
-    """Make a file system on a device that holds nothing.
-
-    Raises:
-        OSError: it holds something by now, or mkfs failed; then it may hold a part of a file system.
-    """
+    """Make a file system on a device that holds nothing. After an OSError it may hold a part of a file system."""
     with _locked(device, fcntl.LOCK_EX) as opened:
         found = _content(device, opened)
         if not found.is_blank:
@@ -115,11 +104,7 @@ def make(device: Path, fs_type: str, uuid: str) -> None:
 
 
 def finish(device: Path, fs_type: str, uuid: str) -> None:
-    """Finish what a `make` with these arguments has begun, and may have ended.
-
-    Raises:
-        OSError: the device holds something that this `make` has not written, or mkfs failed.
-    """
+    """Finish what a `make` with these arguments has begun. Raises OSError if the device holds anything else."""
     with _locked(device, fcntl.LOCK_EX) as opened:
         found = _content(device, opened)
         if not (found.is_blank or (found.what == _UNKNOWN and _begins_as(opened, fs_type))):
@@ -133,11 +118,7 @@ def finish(device: Path, fs_type: str, uuid: str) -> None:
 def grow(device: Path, fs_type: str) -> bool:
     """Grow an unmounted file system to the size of its device. Returns whether it has that size now.
 
-    It is checked before, and also if an earlier growth was killed. xfs grows only while it is mounted, so it stays as
-    it is.
-
-    Raises:
-        OSError: the file system has errors that must be repaired first, or it could not be grown.
+    xfs grows only while it is mounted. Raises OSError if the file system has errors that must be repaired first.
     """
     with _locked(device, fcntl.LOCK_EX) as opened:
         has_room = _has_room(opened, fs_type)
@@ -152,7 +133,6 @@ def grow(device: Path, fs_type: str) -> bool:
 
 
 def size_bytes(device: Path) -> int:
-    """Return the size of a device."""
     opened = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.lseek(opened, 0, os.SEEK_END)
@@ -167,7 +147,6 @@ def _make(opened: int, device: Path, fs_type: str, uuid: str) -> None:
 
 
 def _content(device: Path, opened: int) -> Content:
-    """Read a device, and let blkid tell what it is."""
     size = os.lseek(opened, 0, os.SEEK_END)
     if not size:
         raise OSError(errno.ENXIO, f"{device} has no size: it is not connected")
@@ -188,7 +167,7 @@ def _begins_as(opened: int, fs_type: str) -> bool:
 
 
 def _signature(device: Path, opened: int) -> Content:
-    """Ask blkid, which reads the device itself and no cache (-p)."""
+    # -p: blkid reads the device itself and no cache.
     done = _run(opened, "blkid", "-p", "-o", "export", str(device), fine={0, _NOTHING_FOUND, _SEVERAL_FOUND})
     told = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
     if done.returncode == _NOTHING_FOUND and done.stderr.strip():
@@ -207,11 +186,9 @@ def _signature(device: Path, opened: int) -> Content:
 
 
 def _is_whole(opened: int, fs_type: str) -> bool:
-    """Whether a file system may hold data: mkfs has ended, or somebody has mounted it.
-
-    mke2fs writes the first superblock last, but the kernel may write it to the disk earlier. So only an ext4 that was
-    mounted counts as whole. mkfs.xfs marks its superblock while it is in progress.
-    """
+    # Whole: mkfs has ended, or somebody has mounted it. mke2fs writes the first superblock last, but the kernel may
+    # write it to the disk earlier. So only an ext4 that was mounted counts as whole. mkfs.xfs marks its superblock
+    # while it is in progress.
     if fs_type == "xfs":
         return not os.pread(opened, 1, 126)[0]  # sb_inprogress
     mounted_at, _, mounts = struct.unpack("<IIH", os.pread(opened, 10, 1024 + 44))  # s_mtime, s_wtime, s_mnt_count
@@ -240,7 +217,6 @@ def _has_room(opened: int, fs_type: str) -> bool:
 
 
 def _run(opened: int, *command: str, fine: AbstractSet[int] = frozenset({0})) -> "subprocess.CompletedProcess[str]":
-    """Run a tool that inherits the lock."""
     try:
         done = subprocess.run(  # noqa: S603  # the words are our own, and there is no shell
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,

@@ -63,11 +63,9 @@ class DirectVolumes:
         return await _apart(self._device, published)
 
     async def look(self, device: Path) -> Content:
-        """Return what a device holds."""
         return await _apart(file_systems.look, device)
 
     async def is_sound(self, device: Path, fs_type: str) -> bool:
-        """Whether a file system is no rest of a mkfs that was killed."""
         return await _apart(file_systems.is_sound, device, fs_type)
 
     async def make(self, device: Path, fs_type: str, uuid: str, *, begun: bool) -> None:
@@ -76,11 +74,7 @@ class DirectVolumes:
         reach("format.after-make")
 
     async def wait_idle(self, published: Published) -> None:
-        """Return once no tool of an earlier agent works on the device; at once if the device is gone.
-
-        Raises:
-            Uncertain: one still does.
-        """
+        """Return once no tool of an earlier agent works on the device; at once if the device is gone."""
         try:
             device = await self.device(published)
         except Uncertain:
@@ -88,7 +82,6 @@ class DirectVolumes:
         await _apart(file_systems.wait_idle, device)
 
     async def grow(self, device: Path, fs_type: str) -> bool:
-        """Grow a file system to its device; see `file_systems.grow`."""
         return await _apart(file_systems.grow, device, fs_type)
 
     def _device(self, published: Published) -> Path:
@@ -147,11 +140,7 @@ class DirectVolumes:
         reach("handover.after-info")
 
     async def take_back(self, published: Published) -> None:
-        """Undo `hand_over`, whatever of it was done. The guard's directories stay.
-
-        Raises:
-            Uncertain: a guest still runs, or it failed.
-        """
+        """Undo `hand_over`, whatever of it was done, unless a guest still runs. The guard's directories stay."""
         reach("unpublish.before-info")
         path = self.volume_path(published)
         if sandbox := await _apart(self._running, path):
@@ -203,7 +192,6 @@ class DirectVolumes:
                 unmount(Path(f"/proc/self/fd/{folder}", target.name))
 
     def _running(self, volume_path: str) -> str:
-        """Return the id of a sandbox that has the volume and runs; empty if none is known to."""
         return next(filter(self._shim.is_live, self._store.sandbox_ids(volume_path)), "")
 
     def _is_told(self, published: Published) -> bool:
@@ -234,7 +222,7 @@ class DirectVolumes:
                 self._unguard(target)
 
     def _is_own(self, volume_path: str) -> bool:
-        """Whether it is the path of a target below the root directory; others are other programs' volumes."""
+        # Other paths are other programs' volumes.
         path = Path(volume_path)
         if not path.is_relative_to(self._real.pods):
             return False
@@ -246,7 +234,6 @@ class DirectVolumes:
 
 
 def direct_volumes(root: Path, run_dir: Path) -> DirectVolumes:
-    """Return the deferred volumes below a root directory, for runtimes of a host whose /run is `run_dir`."""
     return DirectVolumes(root, DirectVolumeStore.below(run_dir), ShimClient.below(run_dir))
 
 

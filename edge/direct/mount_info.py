@@ -36,7 +36,6 @@ class MountInfo:
         fs_type: the file system in it, as the guest's mount(8) calls it.
         options: mount options in the guest. `ro` also makes the device read-only.
         metadata: `FS_GROUP` and `FS_GROUP_POLICY`. It never holds a secret: everybody who may read the file sees it.
-        volume_type: see `DIRECT`.
     """
 
     device: str
@@ -46,11 +45,7 @@ class MountInfo:
     volume_type: str = DIRECT
 
     def encode(self) -> bytes:
-        """Return the file: keys in the order of Kata's struct, sorted metadata, no spaces, no newline at the end.
-
-        Raises:
-            MountInfoBroken: a value is not Unicode text.
-        """
+        """Return the file: keys in the order of Kata's struct, sorted metadata, no spaces, no newline at the end."""
         whole: dict[str, Any] = {"volume-type": self.volume_type, "device": self.device, "fstype": self.fs_type}
         if self.metadata:
             whole["metadata"] = dict(sorted(self.metadata.items()))
@@ -63,11 +58,7 @@ class MountInfo:
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Read a file that an agent, a driver or one of Kata's tools wrote. Unknown keys are ignored, as by Kata.
-
-        Raises:
-            MountInfoBroken: it is no mount info.
-        """
+        """Read a file that an agent, a driver or one of Kata's tools wrote. Unknown keys are ignored, as by Kata."""
         try:
             found = json.loads(raw)
         except (ValueError, RecursionError):

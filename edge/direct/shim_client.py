@@ -60,13 +60,7 @@ _NOT_DONE = ("unimplemented", "not implemented", "is not supported")
 
 @dataclass(frozen=True, slots=True)
 class ShimClient:
-    """Asks shims. It holds no connection between two requests.
-
-    Attributes:
-        go_root: the directory of the Go runtime's sandboxes.
-        rust_root: that of runtime-rs.
-        limit_s: how long one request may take.
-    """
+    """Asks shims. It holds no connection between two requests."""
 
     go_root: Path = GO_ROOT
     rust_root: Path = RUST_ROOT
@@ -74,7 +68,6 @@ class ShimClient:
 
     @classmethod
     def below(cls, run_dir: Path) -> Self:
-        """Return the client of a host whose /run is at this path."""
         return cls(run_dir / GO_ROOT.relative_to("/run"), run_dir / RUST_ROOT.relative_to("/run"))
 
     def is_live(self, sandbox_id: str) -> bool:
@@ -82,15 +75,7 @@ class ShimClient:
         return self._socket_of([sandbox_id]) is not None
 
     async def stats(self, sandbox_ids: Iterable[str], device: str) -> VolumeStats:
-        """Ask how full a volume is, as its guest sees it.
-
-        Args:
-            sandbox_ids: the sandboxes that may use it (`DirectVolumeStore.sandbox_ids`). The first live one is asked.
-            device: the mount info's device.
-
-        Raises:
-            ShimError: there is no good answer.
-        """
+        """Ask the first live sandbox how full a volume is. `device` is the mount info's. Raises ShimError."""
         path = self._find(sandbox_ids, device)
         target = f"{_STATS}?path={quote(device, safe='')}"
         status, body = await self._ask(path, "GET", target)
@@ -101,11 +86,6 @@ class ShimClient:
 
     async def resize(self, sandbox_ids: Iterable[str], device: str, size_bytes: int) -> None:
         """Ask the guest to grow a volume's file system to its device's new size.
-
-        Args:
-            sandbox_ids: as for `stats`.
-            device: the mount info's device.
-            size_bytes: its new size.
 
         Raises:
             Unsupported: the guest has not done it.
@@ -139,7 +119,6 @@ class ShimClient:
         )
 
     async def _ask(self, path: Path, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Send one request. Returns the HTTP status and the body of the answer."""
         head = [f"{method} http://shim{target} HTTP/1.1", "Host: shim", "Connection: close"]
         if method == "POST":
             head += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
@@ -229,7 +208,6 @@ def _read_stats(path: Path, body: bytes) -> VolumeStats:
 
 
 def _condition(found: dict[str, Any] | None) -> tuple[bool | None, str]:
-    """Return whether a volume is abnormal, None if the guest does not tell, and the text."""
     if found is None:
         return None, ""
     message = str(found.get("message", ""))
@@ -238,7 +216,6 @@ def _condition(found: dict[str, Any] | None) -> tuple[bool | None, str]:
 
 
 def _counts(usage: dict[str, Any]) -> tuple[int, int, int]:
-    """Return what is available, the total, and what is used."""
     return _count(usage, "available"), _count(usage, "total"), _count(usage, "used")
 
 

@@ -62,7 +62,6 @@ def check_volume_path(volume_path: str) -> None:
 
 
 def key_of(volume_path: str) -> str:
-    """Return the name of a volume's directory."""
     return base64.urlsafe_b64encode(os.fsencode(volume_path)).decode("ascii")
 
 
@@ -74,22 +73,12 @@ class DirectVolumeStore:
 
     @classmethod
     def below(cls, run_dir: Path) -> Self:
-        """Return the store of a host whose /run is at this path."""
         return cls(run_dir / KATA_ROOT.relative_to("/run"))
 
     def add(self, volume_path: str, info: MountInfo, *, is_live: Callable[[str], bool]) -> None:
         """Tell the runtimes how to mount a volume. A file with the same bytes stays as it is.
 
-        Args:
-            volume_path: the target's path, without symbolic links.
-            info: the mount info.
-            is_live: whether a sandbox runs. It is asked only before another mount info is replaced.
-
-        Raises:
-            VolumePathRefused: see `check_volume_path`.
-            MountInfoBroken: the mount info cannot be written as text.
-            DirectVolumeError: a running sandbox uses the volume with another mount info, or it cannot be written; the
-                former state stays.
+        A sandbox that runs (`is_live`) gets no other mount info. After an error the old state stays.
         """
         check_volume_path(volume_path)
         content = info.encode()
@@ -106,12 +95,7 @@ class DirectVolumeStore:
             self._write(self._dir(volume_path), content)
 
     def get(self, volume_path: str) -> MountInfo | None:
-        """Return a volume's mount info; None without one.
-
-        Raises:
-            MountInfoBroken: the file cannot be used.
-            DirectVolumeError: it cannot be read.
-        """
+        """Return a volume's mount info; None without one. Raises MountInfoBroken if the file cannot be used."""
         with _told(f"read the mount info of {volume_path} below {self.root}"):
             raw = self._read(volume_path)
         try:
@@ -120,7 +104,7 @@ class DirectVolumeStore:
             raise MountInfoBroken(error.why, volume_path=volume_path) from None
 
     def remove(self, volume_path: str) -> bool:
-        """Remove a volume's directory. Returns whether there was one. Raises DirectVolumeError if that fails."""
+        """Remove a volume's directory. Returns whether there was one."""
         gone = self._new_path()
         with _told(f"remove the direct volume {volume_path} below {self.root}"):
             try:
@@ -134,9 +118,6 @@ class DirectVolumeStore:
         """Return the ids of the sandboxes that use a volume, sorted. Some of these sandboxes may be dead.
 
         runtime-rs writes no ids (Kata 4.1.0), so an empty list does not mean that the volume is unused.
-
-        Raises:
-            DirectVolumeError: they cannot be read.
         """
         with _told(f"read the sandboxes of {volume_path} below {self.root}"):
             try:
@@ -146,11 +127,7 @@ class DirectVolumeStore:
         return sorted(name for name in names if name != MOUNT_INFO)
 
     def volume_paths(self) -> list[str]:
-        """Return the paths of all volumes that have a directory, sorted. Other entries are skipped.
-
-        Raises:
-            DirectVolumeError: the store cannot be read.
-        """
+        """Return the paths of all volumes that have a directory, sorted. Other entries are skipped."""
         with _told(f"read {self.root}"):
             try:
                 names = os.listdir(self.root)  # noqa: PTH208  # only the names
@@ -159,11 +136,7 @@ class DirectVolumeStore:
         return sorted(path for path in map(_path_of, names) if path)
 
     def sweep(self) -> None:
-        """Remove what a process left when it was killed amid a change. Call it once, when the agent starts.
-
-        Raises:
-            DirectVolumeError: something cannot be removed.
-        """
+        """Remove what a process left when it was killed amid a change. Call it once, when the agent starts."""
         with _told(f"clean {self.root}"):
             for left in self.root.glob(f"{_NEW}*"):
                 _remove(left)
@@ -229,7 +202,6 @@ def _write_file(path: Path, content: bytes) -> None:
 
 
 def _make_dirs(path: Path) -> None:
-    """Make a directory and its missing parents, all with Kata's mode."""
     if not path.is_dir():
         _make_dirs(path.parent)
         path.mkdir(_DIR_MODE, exist_ok=True)
@@ -252,7 +224,6 @@ def _remove(folder: Path) -> None:
 
 
 def _path_of(key: str) -> str:
-    """Return the volume path of a directory's name; empty if it is no volume's."""
     try:
         path = os.fsdecode(base64.b64decode(key, altchars=b"-_", validate=True))
     except (binascii.Error, ValueError):

@@ -26,10 +26,7 @@ __all__ = ["BlockDevices", "loops_on"]
 
 
 class BlockDevices:
-    """The block devices of pods below one root directory. Every method blocks, and may hang for ever.
-
-    `map` and `unmap` open and close devices that may be dead; a driver's publication may lie on a dead server.
-    """
+    """The block devices of pods below one root directory. Methods may hang for ever on a dead device."""
 
     def __init__(self, root: RootDir, layout: Layout) -> None:
         self._root, self._layout = root, layout
@@ -39,11 +36,7 @@ class BlockDevices:
         return os.path.realpath(self._layout.block_target(name, pod_uid), strict=True)
 
     def map(self, name: str, pod_uid: str) -> None:
-        """Give a pod its published device. If the pod has it already, nothing changes.
-
-        Raises:
-            OSError: a step failed; `unmap` undoes the earlier ones.
-        """
+        """Give a pod its published device. If the pod has it already, nothing changes. `unmap` undoes a part of it."""
         device = self.device(name, pod_uid)
         place = self._layout.device_map(name, pod_uid)
         self._root.make_dir(place.parent)
@@ -65,11 +58,7 @@ class BlockDevices:
         reach("publish.after-loop")
 
     def unmap(self, name: str, pod_uid: str) -> None:
-        """Take a device away from a pod. Steps that `map` has not done are skipped.
-
-        Raises:
-            OSError: a step could not be undone.
-        """
+        """Take a device away from a pod. Steps that `map` has not done are skipped."""
         place = self._layout.device_map(name, pod_uid)
         reach("unpublish.before-loop")
         detach_loops(place)

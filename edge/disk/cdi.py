@@ -57,7 +57,6 @@ class CdiDevice:
     """A volume in one container, as an engine knows it.
 
     Attributes:
-        container: the container's name in its pod.
         path: its `mountPath` or `devicePath`, letter by letter: the engine compares it.
         name: the qualified name, for the engine.
     """
@@ -68,15 +67,12 @@ class CdiDevice:
 
 
 class CdiFiles:
-    """The CDI files of this agent."""
+    """The CDI files of this agent, in the engines' directory `root` (None: no files).
+
+    `layout` has paths without symbolic links: engines and runtimes see these.
+    """
 
     def __init__(self, root: Path | None, layout: Layout) -> None:
-        """Read and make nothing yet.
-
-        Args:
-            root: the engines' directory for generated files; None: no file is written.
-            layout: the paths below the root directory without symbolic links: engines and runtimes see these paths.
-        """
         self._root, self._layout = root, layout
 
     def devices(self, want: PodVolume) -> tuple[CdiDevice, ...]:
@@ -89,11 +85,7 @@ class CdiFiles:
         )
 
     async def add(self, want: PodVolume) -> None:
-        """Write or replace the file of a pod's volume, if a container uses it in a way that CDI can say.
-
-        Raises:
-            Uncertain: it cannot be written; the former state stays.
-        """
+        """Write the file of a pod's volume, if CDI can say how it is used. Raises Uncertain; the old file stays."""
         if self._root is not None and want.uses:
             path = self._path(self._root, want.pod.uid, want.volume.name)
             await _apart(f"write {path}", lambda: _write(path, json.dumps(self._content(want)).encode()))
@@ -113,11 +105,7 @@ class CdiFiles:
         return self._path(self._root, published.pod_uid, published.name).exists()
 
     async def sweep(self, kept: Iterable[Published]) -> None:
-        """Remove all files of this agent but those of some volumes. Call it once, when the agent starts.
-
-        Raises:
-            Uncertain: a file cannot be removed.
-        """
+        """Remove all files of this agent but those of some volumes, when the agent starts. Raises Uncertain."""
         if (root := self._root) is not None:
             paths = frozenset(self._path(root, one.pod_uid, one.name) for one in kept)
             await _apart(f"clean {root}", lambda: _sweep(root, paths))
@@ -132,11 +120,8 @@ class CdiFiles:
         }
 
     def _edits(self, want: PodVolume, use: ContainerUse) -> dict[str, Any]:
-        """Return a device's `containerEdits`.
-
-        A mount has `rbind`, because runtime-rs before 4.0 mounts in the container with these options alone. A device
-        node has no number: the engine looks it up.
-        """
+        # A mount has `rbind`, because runtime-rs before 4.0 mounts in the container with these options alone. A device
+        # node has no number: the engine looks it up.
         name, uid, reads_only = want.volume.name, want.pod.uid, want.read_only or use.read_only
         if want.deferral is None:
             place = self._layout.device_map(name, uid)

@@ -21,11 +21,7 @@ from edge.volumes import VolumeKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A volume published to one pod, with the fields that unpublishing needs.
-
-    Attributes:
-        name: the PV's name, or the inline volume's.
-    """
+    """A volume published to one pod, with the fields that unpublishing needs."""
 
     driver: str
     handle: str
@@ -36,7 +32,6 @@ class Published:
 
     @property
     def key(self) -> VolumeKey:
-        """The volume's key."""
         return VolumeKey(self.driver, self.handle)
 
 
@@ -55,7 +50,6 @@ class Staged:
 
     @property
     def key(self) -> VolumeKey:
-        """The volume's key."""
         return VolumeKey(self.driver, self.handle)
 
 
@@ -102,11 +96,7 @@ class Found:
 
 
 def scan(root: RootDir) -> Found:
-    """Return all CSI volumes that have a directory below a root directory. Blocks.
-
-    Raises:
-        OSError: the directory of all pods, of all stagings or of all block volumes cannot be read.
-    """
+    """Return all CSI volumes that have a directory below a root directory. Blocks."""
     found = _Scan(root, Layout(root.path))
     found.file_systems()
     found.stagings()
@@ -172,7 +162,6 @@ class _Scan:
             self.published += [_block_published(*volume, uid) for uid in sorted(places.get(name, {}))]
 
     def _block_publications(self) -> dict[str, dict[str, Path]]:
-        """Return each trace of a publication, even of one that stopped half-way, by volume name and pod uid."""
         found: dict[str, dict[str, Path]] = {}
         root = self.layout.block_root
         for name in self._dirs(root / "publish"):
@@ -207,11 +196,7 @@ class _Scan:
 
 
 def read_data(root: RootDir, folder: Path) -> VolumeData:
-    """Read the vol_data.json of a directory.
-
-    Raises:
-        VolumeDataUnknown: there is none, or it does not identify a volume.
-    """
+    """Read the vol_data.json of a directory. Raises VolumeDataUnknown if it does not identify a volume."""
     try:
         return parse(root.read_file(folder / VOL_DATA, LARGEST_BYTES))
     except FileNotFoundError:

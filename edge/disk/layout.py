@@ -29,17 +29,12 @@ _BLOCK_OWN = frozenset({"staging", "publish"})
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The paths below one root directory.
-
-    Attributes:
-        root: `/var/lib/kubelet`, or the value of `--root-dir`.
-    """
+    """The paths below one root directory: `/var/lib/kubelet`, or the value of `--root-dir`."""
 
     root: Path
 
     @property
     def pods(self) -> Path:
-        """The directory of all pods' directories, which are named by uid."""
         return self.root / "pods"
 
     @property
@@ -53,7 +48,6 @@ class Layout:
         return self.staging_root / "volumeDevices"
 
     def pod(self, uid: str) -> Path:
-        """A pod's directory."""
         return self.pods / component("the pod's uid", uid)
 
     def volume_dir(self, pod_uid: str, name: str) -> Path:
@@ -65,11 +59,7 @@ class Layout:
         return self.volume_dir(pod_uid, name) / "mount"
 
     def staging_dir(self, driver: str, handle: str) -> Path:
-        """The directory of a file system's staging, which holds vol_data.json.
-
-        Raises:
-            NotReady: the handle is empty, or the driver's name cannot be used.
-        """
+        """The directory of a file system's staging, which holds vol_data.json."""
         if not handle:
             raise NotReady("the volume has an empty volumeHandle; correct its PersistentVolume")
         if driver in NO_DRIVERS:  # a scan would not see the staging
@@ -130,11 +120,7 @@ def escaped(name: str) -> str:
 
 
 def component(what: str, name: str) -> str:
-    """Return `name` if it can be one component of a path.
-
-    Raises:
-        NotReady: it cannot be one. The message begins with the first argument.
-    """
+    """Return `name` if it can be one component of a path, else raise NotReady."""
     if not name:
         raise NotReady(f"{what} is empty")
     if name in {".", ".."} or "/" in name or "\0" in name:

@@ -61,15 +61,7 @@ def loops_on(file: Path) -> list[Path]:
 
 
 def attach_loop(file: Path, opened: Path) -> None:
-    """Attach a loop device to a file, which holds it open.
-
-    Args:
-        file: the path under which it is found again.
-        opened: the path to open it by (`RootDir.held`).
-
-    Raises:
-        OSError: the kernel refused; no new loop device is left on the file.
-    """
+    """Attach a loop device to a file, which holds it open. `opened` is the path to open it by (`RootDir.held`)."""
     backing = _open_backing(opened)
     try:
         with _opened(Path("/dev/loop-control"), os.O_RDWR) as control:
@@ -82,11 +74,7 @@ def attach_loop(file: Path, opened: Path) -> None:
 
 
 def detach_loops(file: Path) -> None:
-    """Detach all loop devices from a file. The file may be gone.
-
-    Raises:
-        OSError: the kernel refused, or another program still uses a loop device on the file.
-    """
+    """Detach all loop devices from a file, which may be gone. Raises OSError if another program still uses one."""
     for device in loops_on(file):
         with _opened(device) as opened:
             # The device may hold another file by now; while it is open here it does not change.

@@ -41,13 +41,9 @@ class Mount:
     Attributes:
         device: `major:minor` of the file system.
         root: the part of the file system that is mounted.
-        path: the mount point.
         shared: mounts below it appear in other mount namespaces too.
         source: the file system's name for its source: a device, a server's path, `GUARD`. Two directories of one NFS
             server may have the same device and the same root, and differ in this alone.
-        fs_type: the type of the file system; `fuse.NAME` if a process serves it.
-        id: the mount's id, which is unique while it lasts.
-        options: those of the mount and those of the file system, together.
     """
 
     device: str
@@ -61,12 +57,9 @@ class Mount:
 
 
 class MountTable:
-    """The mount table at one moment.
+    """The mount table at one moment, in its order: a later mount covers an earlier one at the same path.
 
-    Args:
-        mounts: in the table's order: a later mount covers an earlier one at the same path.
-        root: the root directory as configured; callers pass paths below it.
-        real_root: the same directory without symbolic links, as the kernel writes it in the table.
+    `root` is the root directory as configured; callers pass paths below it. The kernel writes `real_root`.
     """
 
     def __init__(self, mounts: Iterable[Mount], *, root: Path = Path("/"), real_root: Path = Path("/")) -> None:
@@ -75,7 +68,6 @@ class MountTable:
         self._points = Counter(mount.path for mount in self.mounts)
 
     def is_mount_point(self, path: Path) -> bool:
-        """Whether something is mounted there."""
         return self._real(path) in self._points
 
     def is_guard(self, path: Path) -> bool:
@@ -90,7 +82,6 @@ class MountTable:
         return [self._root / path.relative_to(self._real_root) for path in found if self._real_root in path.parents]
 
     def within(self, path: Path) -> list[str]:
-        """The mount points at a path and below it."""
         real = self._real(path)
         return [mount.path for mount in self.mounts if _is_within(mount.path, real)]
 
@@ -119,11 +110,7 @@ class MountTable:
 
 
 def parse(text: str) -> list[Mount]:
-    """Parse the lines of a mountinfo file.
-
-    Args:
-        text: decoded with `os.fsdecode`. A text-mode reader would end a line at a carriage return in a path.
-    """
+    """Parse a mountinfo file, decoded with `os.fsdecode`: text mode would end a line at a carriage return."""
     found = []
     # Not splitlines(): it also cuts at characters that the kernel does not escape. The kernel escapes the newline.
     for line in filter(None, text.split("\n")):
@@ -141,10 +128,8 @@ def parse(text: str) -> list[Mount]:
 def read_table(root: Path, *, whole: bool = False) -> MountTable:
     """Read the mount table of this process's namespace. Blocks for some milliseconds.
 
-    Args:
-        root: the root directory; callers will ask for paths below it.
-        whole: read until two readings are equal, for callers to whom an overlooked mount would do harm. Others need one
-            reading: if it misses a mount, the kernel refuses to remove the mount point.
+    `whole`: read until two readings are equal, for callers to whom an overlooked mount would do harm. If one reading
+    misses a mount, the kernel refuses to remove the mount point.
     """
     text = MOUNTINFO.read_bytes()
     for _ in range(_MOST_READS * whole):

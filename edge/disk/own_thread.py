@@ -15,11 +15,7 @@ T = TypeVar("T")
 
 
 def in_own_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Start `work` in a daemon thread. Cancelling the future ends the waiting, not the thread.
-
-    Returns:
-        A future with the result or the exception of `work`.
-    """
+    """Start `work` in a daemon thread; return a future. Cancelling it ends the waiting, not the thread."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
     ended.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have stopped waiting

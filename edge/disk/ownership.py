@@ -45,7 +45,6 @@ MayGoOn = Callable[[], bool]
 
 
 def always() -> bool:
-    """Allow any change."""
     return True
 
 
@@ -55,16 +54,7 @@ class _Stopped(Exception):
 
 @dataclass(slots=True)
 class Walk:
-    """One change of ownership, run in a thread.
-
-    Attributes:
-        root: the volume's mount point.
-        gid: the group.
-        within: the root directory that it lies in.
-        may_go_on: asked before each entry.
-        entries: the number of entries visited.
-        refused: the number of entries that could not be changed.
-    """
+    """One change of ownership below the mount point `root`, run in a thread. `may_go_on` is asked before each entry."""
 
     root: Path
     gid: int
@@ -75,11 +65,7 @@ class Walk:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Change every entry.
-
-        Raises:
-            OSError: a directory cannot be read, or was moved away meanwhile, or the walk may not go on.
-        """
+        """Change every entry. Raises OSError if a directory cannot be read, or the walk may not go on."""
         with self.within.parent(self.root) as parent:
             try:
                 folder = os.open(self.root.name, os.O_RDONLY | os.O_DIRECTORY | _NOT_FOLLOWED, dir_fd=parent)
@@ -123,7 +109,6 @@ class Walk:
             os.close(folder)
 
     def _next_dir(self, folder: int, names: Iterator[str], status: os.stat_result, mount: int) -> int | None:
-        """Change a directory's entries up to the next subdirectory, and return that opened; None at the end."""
         for name in names:
             if self.stop.is_set():
                 raise _Stopped
@@ -181,15 +166,7 @@ async def give(
 ) -> None:
     """Give a volume to a group in a thread of its own, so that only its pod waits for a slow volume.
 
-    Cancelling stops the change at the next entry.
-
-    Args:
-        root: the volume's mount point.
-        gid: the pod's fsGroup.
-        within: the root directory that the volume lies in.
-        on_root_mismatch: change nothing if the root already has the group and the modes.
-        tell: gets a text for people while the change takes long.
-        may_go_on: asked before each entry.
+    Cancelling stops the change at the next entry. `tell` gets a text for people while the change takes long.
 
     Raises:
         OSError: a directory of the volume cannot be read, or the change may not go on.
@@ -236,7 +213,6 @@ def _replace(folder: int, other: int) -> int:
 
 
 def _up(folder: int, expected: os.stat_result) -> int:
-    """Open the directory above, if it is still the one that the walk came from."""
     above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     found = os.fstat(above)
     if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):

@@ -51,10 +51,9 @@ class RootDirError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class RootDir:
-    """Makes, reads and removes entries below one directory.
+    """Makes, reads and removes entries below one directory. Its methods raise RootDirError.
 
     Attributes:
-        path: the root directory.
         durable: a written file survives a power cut (`--durability=full`).
     """
 
@@ -62,11 +61,6 @@ class RootDir:
     durable: bool = False
 
     def make_dir(self, path: Path) -> None:
-        """Make a directory and its missing parents.
-
-        Raises:
-            RootDirError: it cannot be made.
-        """
         with _told("make the directory", path):
             folder = self._open_root(make=True)
             try:
@@ -81,11 +75,7 @@ class RootDir:
                 os.close(folder)
 
     def names(self, path: Path) -> dict[str, Kind]:
-        """Return the entries of a directory and their kinds, without a stat; empty if there is no directory.
-
-        Raises:
-            RootDirError: it cannot be read.
-        """
+        """Return the entries of a directory and their kinds, without a stat; empty if there is no directory."""
         with _told("read", path):
             try:
                 folder = self._open(path)
@@ -101,12 +91,7 @@ class RootDir:
         return path.name in self.names(path.parent)
 
     def read_file(self, path: Path, limit: int) -> bytes:
-        """Return the content of an ordinary file.
-
-        Raises:
-            FileNotFoundError: there is none.
-            RootDirError: it cannot be read, is no ordinary file, or is larger than `limit` bytes.
-        """
+        """Return an ordinary file of at most `limit` bytes. Raises FileNotFoundError or RootDirError."""
         with _told("read", path), self.parent(path) as folder:
             # O_NONBLOCK: opening a FIFO would otherwise wait for a writer for ever.
             file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -121,16 +106,7 @@ class RootDir:
             return content
 
     def write_file(self, path: Path, content: bytes, *, reached: Callable[[], None] = lambda: None) -> None:
-        """Make or replace a file atomically: a reader sees the old content or the new content.
-
-        Args:
-            path: the file; its parent exists.
-            content: the whole new content.
-            reached: called after the new content is written and before the rename.
-
-        Raises:
-            RootDirError: it cannot be written; the old content stays.
-        """
+        """Make or replace a file atomically. `reached` is called after the content is written and before the rename."""
         with _told("write", path), self.parent(path) as folder:
             replace_file(path, content, durable=self.durable, mode=FILE_MODE, folder=folder, reached=reached)
 
@@ -153,18 +129,13 @@ class RootDir:
             os.symlink(target, path.name, dir_fd=folder)
 
     def drop_link(self, path: Path) -> bool:
-        """Remove a symbolic link; any other entry stays. Returns whether there was one.
-
-        Raises:
-            RootDirError: the way to it has a symbolic link, or it cannot be removed.
-        """
+        """Remove a symbolic link; any other entry stays. Returns whether there was one."""
         if self._kind(path) != "link":
             return False
         self.remove_file(path)
         return True
 
     def read_link(self, path: Path) -> str | None:
-        """Return the target of a symbolic link; None if there is no link."""
         with _told("read the link", path):
             try:
                 with self.parent(path) as folder:
@@ -180,16 +151,11 @@ class RootDir:
                     os.unlink(name, dir_fd=folder)
 
     def remove_dir(self, path: Path) -> None:
-        """Remove an empty directory, if it exists.
-
-        Raises:
-            RootDirError: it is not empty, is a mount point, or cannot be removed.
-        """
+        """Remove an empty directory, if it exists."""
         with _told("remove the directory", path), suppress(FileNotFoundError), self.parent(path) as folder:
             os.rmdir(path.name, dir_fd=folder)
 
     def remove(self, path: Path) -> None:
-        """Remove an empty directory or a file."""
         try:
             self.remove_dir(path)
         except RootDirError as error:
@@ -208,11 +174,7 @@ class RootDir:
 
     @contextmanager
     def held(self, path: Path) -> Iterator[Path]:
-        """Hold a file open, and yield a path that leads to this file, even if another one takes its place.
-
-        Raises:
-            RootDirError: it is a symbolic link, or cannot be opened.
-        """
+        """Hold a file open, and yield a path that leads to it even if another one takes its place."""
         with _told("open", path), self.parent(path) as folder:
             file = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
@@ -224,7 +186,6 @@ class RootDir:
             os.close(file)
 
     def _kind(self, path: Path) -> Kind | None:
-        """Return the kind of an entry, from its parent's list; None if there is no entry."""
         with _told("look for", path), suppress(FileNotFoundError), self.parent(path) as folder:
             return self._names(folder).get(path.name)
         return None

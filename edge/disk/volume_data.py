@@ -67,32 +67,21 @@ class VolumeData:
 
 
 def encode_map(values: Mapping[str, Any]) -> bytes:
-    """Return JSON as Go's encoding/json writes a map, byte for byte.
-
-    Objects inside keep their order, as Go's structs do.
-    """
+    """Return JSON as Go's encoding/json writes a map, byte for byte. Objects inside keep their order."""
     return encode_struct(dict(sorted(values.items())))
 
 
 def encode_struct(values: Mapping[str, Any]) -> bytes:
-    """Return JSON as Go's encoding/json writes a struct whose fields have this order, byte for byte.
-
-    Raises:
-        UnicodeEncodeError: a string is not Unicode text.
-    """
+    """Return JSON as Go's encoding/json writes a struct. Raises UnicodeEncodeError."""
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).translate(_HTML).encode()
 
 
 def of_staging(volume: Volume, selinux_context: str) -> VolumeData:
-    """Return the file beside a file system's staging."""
     return VolumeData(driver=volume.driver, handle=volume.handle, selinux_context=selinux_context)
 
 
 def of_target(wanted: PodVolume, node: str, selinux_context: str) -> VolumeData:
-    """Return the file beside a file system's target.
-
-    It names the attachment even if there is none, as the kubelet's does.
-    """
+    """Return the file beside a file system's target. As the kubelet's, it names an attachment even if there is none."""
     volume = wanted.volume
     return VolumeData(
         driver=volume.driver,
@@ -106,7 +95,6 @@ def of_target(wanted: PodVolume, node: str, selinux_context: str) -> VolumeData:
 
 
 def of_block(volume: Volume, node: str) -> VolumeData:
-    """Return the file of a block volume."""
     return VolumeData(
         driver=volume.driver,
         handle=volume.handle,
@@ -117,11 +105,7 @@ def of_block(volume: Volume, node: str) -> VolumeData:
 
 
 def parse(raw: bytes) -> VolumeData:
-    """Parse a file. Keys that a newer kubelet adds are ignored.
-
-    Raises:
-        VolumeDataUnknown: it does not identify its volume.
-    """
+    """Parse a file, and ignore keys of a newer kubelet. Raises VolumeDataUnknown if it does not identify its volume."""
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError):

@@ -33,12 +33,7 @@ _HALF_WRITTEN = f"{VOL_DATA}.new"
 
 
 class VolumeDirs:
-    """The directories of volumes below one root directory.
-
-    Args:
-        root: makes and removes entries below the root directory.
-        node: this node's name.
-    """
+    """The directories of volumes below one root directory."""
 
     def __init__(self, root: RootDir, node: str) -> None:
         self.layout = Layout(root.path)
@@ -47,13 +42,11 @@ class VolumeDirs:
         """Why each unreadable directory could not be cleaned away: it is tried again each time, but logged once."""
 
     def target(self, published: Published) -> Path:
-        """Return the `target_path` of a publication."""
         if published.block:
             return self.layout.block_target(published.name, published.pod_uid)
         return self.layout.target(published.pod_uid, published.name)
 
     def staging_target(self, staged: Staged) -> Path:
-        """Return the `staging_target_path` of a staging."""
         if staged.block:
             return self.layout.block_staging(staged.name)
         return self.layout.staging_target(staged.driver, staged.handle)
@@ -61,23 +54,14 @@ class VolumeDirs:
     # ---------------------------------------------------------------- before a call
 
     def clear_way(self, target: Path) -> None:
-        """Remove a symbolic link at a target: the driver would mount or unmount where it leads.
-
-        Raises:
-            OSError: another part of the path is a symbolic link, or the link cannot be removed.
-        """
+        """Remove a symbolic link at a target: the driver would mount or unmount where it leads."""
         if self._root.drop_link(target):
             log.warning("%s was a symbolic link, and is removed: the driver could have followed it", target)
 
     def prepare_stage(self, volume: Volume, selinux_context: str, *, stages: bool) -> None:
         """Make the directories and vol_data.json that NodeStageVolume needs.
 
-        They are also made for drivers that do not stage, because unstaging reads vol_data.json.
-
-        Args:
-            volume: the volume.
-            selinux_context: the SELinux label that it is mounted with.
-            stages: NodeStageVolume will be called.
+        Without `stages` the driver is not called, but unstaging reads vol_data.json.
         """
         if volume.block:
             self._prepare_block_stage(volume, stages=stages)
@@ -105,7 +89,6 @@ class VolumeDirs:
             raise
 
     def prepare_publish(self, wanted: PodVolume, target: Path) -> None:
-        """Make the directories and vol_data.json that NodePublishVolume needs."""
         if wanted.volume.block:
             self._write_block_data(wanted.volume, "publish")
             self._root.make_dir(target.parent)
@@ -141,7 +124,7 @@ class VolumeDirs:
         reach(f"{step}.after-data")
 
     def _write(self, path: Path, data: VolumeData, step: str) -> None:
-        """Write a vol_data.json unless it has this content already: a republication each minute writes nothing."""
+        # A republication each minute writes nothing.
         content = data.encode()
         try:
             if self._root.read_file(path, volume_data.LARGEST_BYTES) == content:
@@ -167,11 +150,7 @@ class VolumeDirs:
             )
 
     def tidy_published(self, published: Published) -> None:
-        """Remove the directories of a publication after NodeUnpublishVolume.
-
-        Raises:
-            Uncertain: something is still mounted at the target.
-        """
+        """Remove the directories after NodeUnpublishVolume. Raises Uncertain if it is still mounted."""
         target = self.target(published)
         self._require_unmounted(published.driver, "NodeUnpublishVolume", target)
         if published.block:
@@ -180,11 +159,7 @@ class VolumeDirs:
             self._tidy_target(target, "unpublish")
 
     def tidy_staged(self, staged: Staged, *, asked: bool) -> None:
-        """Remove the directories of a staging.
-
-        Args:
-            staged: the staging.
-            asked: the driver has answered NodeUnstageVolume with OK.
+        """Remove the directories of a staging. `asked`: the driver has answered NodeUnstageVolume with OK.
 
         Raises:
             Uncertain: the driver was asked, and something is still mounted at the target.
@@ -202,18 +177,14 @@ class VolumeDirs:
             log.warning("a file or directory of %s could not be removed: %s", staged.key, _words(error))
 
     def tidy_refused_stage(self, staged: Staged) -> None:
-        """Remove the directories of a staging after NodeStageVolume failed with a final code."""
         if staged.block:
             self._tidy_block(staged.name, "stage")
         else:
             self._tidy_target(self.staging_target(staged), "stage")
 
     def tidy_refused_publish(self, published: Published) -> None:
-        """Remove a file system's publication after NodePublishVolume failed with a final code.
-
-        A block volume's directories stay: its staging uses them. The pod's own directories are removed if they are
-        empty, because the pod may end without ever getting the volume.
-        """
+        # A block volume's directories stay: its staging uses them. The pod's own directories go if they are empty,
+        # because the pod may end without ever getting the volume.
         self._tidy_target(self.target(published), "publish")
         self._prune_pod(published.pod_uid, block=False)
 
@@ -229,11 +200,9 @@ class VolumeDirs:
             raise NotReady(f"{staged.key} is still in use: it is mounted at {places}")
 
     def _block_mounts(self, name: str, mounts: MountTable) -> list[str]:
-        """Return where a block volume is mounted for pods: at device maps, and at the driver's publications."""
         return [*mounts.within(self.layout.device_maps(name)), *mounts.within(self.layout.block_targets(name))]
 
     def may_be_staged(self, staged: Staged) -> bool:
-        """Whether the disk has any sign of a staging."""
         target = self.staging_target(staged)
         if staged.block:
             return self._root.has(target)
@@ -257,7 +226,6 @@ class VolumeDirs:
         return True
 
     def forget_gone(self, unreadable: Iterable[Unreadable]) -> None:
-        """Forget the reasons of unreadable directories that are gone."""
         there = {one.path for one in unreadable}
         self._kept = {path: why for path, why in self._kept.items() if path in there}
 
@@ -298,7 +266,6 @@ class VolumeDirs:
             yield self.layout.block_staging(what.name)
 
     def _prune_pod(self, uid: str, *, block: bool) -> None:
-        """Remove a pod's directories from the inside out, up to the first that is not empty."""
         pod = self.layout.pod(uid)
         kind = pod / ("volumeDevices" if block else "volumes")
         try:
@@ -317,18 +284,14 @@ class VolumeDirs:
             )
 
     def _tidy_target(self, target: Path, step: str) -> None:
-        """Remove a target, its vol_data.json and their directory, in this order, unless something is mounted there."""
         if read_table(self.layout.root).is_mount_point(target):
             log.warning("%s stays: something is mounted there", target)
             return
         self._remove_target(target, step)
 
     def _remove_target(self, target: Path, step: str, *, bare: bool = False) -> None:
-        """Remove a target that is surely not mounted, its vol_data.json and their directory.
-
-        A bare directory has no vol_data.json, so nothing in it is known to be the agent's: its target must be an empty
-        directory.
-        """
+        # A bare directory has no vol_data.json, so nothing in it is known to be the agent's: its target must be an
+        # empty directory.
         reach(f"{step}.before-clean")
         (self._root.remove_dir if bare else self._root.remove)(target)
         reach(f"{step}.after-target")
@@ -351,7 +314,7 @@ class VolumeDirs:
 
 @contextmanager
 def _quietly(place: Path) -> Iterator[None]:
-    """Log a failed clean-up instead of raising it: the error that led to it matters more."""
+    # The error that led to the clean-up matters more.
     try:
         yield
     except OSError as error:

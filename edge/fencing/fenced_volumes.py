@@ -45,7 +45,6 @@ class OwnPaths:
                 self._in_pod.add(str(layout.target("uid", pv).relative_to(layout.pod("uid"))))
 
     def have(self, path: str) -> bool:
-        """Whether it is the volume's staging or target path, or below one."""
         if self._staging and (path == self._staging or path.startswith(f"{self._staging}/")):
             return True
         _, _, of_pod = path.removeprefix(self._pods).partition("/")
@@ -53,11 +52,7 @@ class OwnPaths:
 
 
 def file_system_of(table: MountTable, own: OwnPaths) -> FileSystem | None:
-    """The file system of a volume; None if nothing of it is mounted here.
-
-    Raises:
-        Kept: it cannot be fenced.
-    """
+    """The file system of a volume; None if nothing of it is mounted here. Raises Kept if it cannot be fenced."""
     mounts = [mount for mount in table.mounts if own.have(mount.path)]
     if not mounts:
         return None
@@ -104,6 +99,5 @@ def _why_not_device(mount: Mount, mounts: Sequence[Mount]) -> str:
 
 
 def _covering(path: str, mounts: Sequence[Mount]) -> str:
-    """The device of the file system that has a path; empty if no mount here has it."""
     above = [mount for mount in mounts if mount.path == "/" or f"{path}/".startswith(f"{mount.path}/")]
     return max(above, key=lambda mount: len(mount.path)).device if above else ""

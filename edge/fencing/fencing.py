@@ -58,7 +58,6 @@ class _HeldVolume:
     """A volume that is fenced when the lease ends.
 
     Attributes:
-        held: as the plan on the disk has it.
         is_told_staging: the hub hears that it is being staged, whatever the plan says.
         lost: its file system, since the lease has ended while the volume was staged.
         why: why `lost` cannot be shut down, or how to find what holds it.
@@ -84,15 +83,7 @@ class Fencing:
     def __init__(
         self, state_dir: Path, root: Path, *, is_wanted: bool, lease_s: float, boot: str, watchdog: Watchdog
     ) -> None:
-        """Take over the volumes of the last start.
-
-        Args:
-            state_dir: the agent's; exists.
-            root: `--root-dir`.
-            is_wanted: whether volumes may be fenced.
-            lease_s: the length of the agent's lease, in seconds.
-            boot: the id of the machine's present boot.
-            watchdog: the machine's.
+        """Take over the volumes of the last start. `lease_s` is the agent's, `boot` the id of the present boot.
 
         Raises:
             NewerState: a newer agent wrote the plan.
@@ -127,7 +118,6 @@ class Fencing:
 
     @property
     def _has_any(self) -> bool:
-        """Whether volumes of this boot are held."""
         return any(one.held.boot == self._boot for one in self._volumes.values())
 
     @property
@@ -138,11 +128,7 @@ class Fencing:
     # ---- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self, lease: ControllerLease) -> None:
-        """Fence first if the lease has ended while no agent ran. Else open the watchdog, and go on with the lease.
-
-        Raises:
-            SettingsError: the watchdog cannot be used, and no volume is held.
-        """
+        """Fence first if the lease has ended while no agent ran. Else open the watchdog, and go on with the lease."""
         self._lease, self._loop = lease, asyncio.get_running_loop()
         if not self.is_on:
             return
@@ -219,11 +205,7 @@ class Fencing:
         return self._kept.get(key, "")
 
     async def hold(self, volume: Volume) -> None:
-        """Fence a volume from now on when the lease ends. Called before its first staging.
-
-        Raises:
-            NotReady: the plan cannot be written.
-        """
+        """Fence a volume from now on when the lease ends. Called before its first staging."""
         one = self._volumes.get(volume.key)
         if one is None or one.held.boot != self._boot:
             held = Held(driver=volume.driver, handle=volume.handle, boot=self._boot)
@@ -236,13 +218,10 @@ class Fencing:
     async def mounting(self, volume: Volume, call: str) -> AsyncIterator[Callable[[], bool]]:
         """Let a driver mount, format or grow a volume. Gives a function that tells whether that may begin, or go on.
 
-        Args:
-            volume: the volume.
-            call: names the call among those of the volume. The answer to a later one of the same name tells of its end.
+        The answer to a later call of the same name (`call`) tells of this one's end.
 
         Raises:
-            NotReady: the volume is fenced, and cannot be mounted now (`obstacle`), the hub has not stored that it is
-                being staged, or the plan cannot be written.
+            NotReady: the volume cannot be mounted now (`obstacle`), or nothing could be stored.
             Uncertain: the driver has mounted it, and the plan cannot be written.
         """
         key = volume.key
@@ -274,11 +253,7 @@ class Fencing:
                 await self._end(key, call)
 
     async def keep(self, key: VolumeKey, why: str) -> None:
-        """Fence a volume no more, because that cannot be, or is not wanted. The hub has stored that when this returns.
-
-        Raises:
-            VolumeError: it has not stored that yet, the volume is fenced meanwhile, or the plan cannot be written.
-        """
+        """Fence a volume no more: it cannot be, or is not wanted. The hub has stored that when this returns."""
         if (one := self._volumes.get(key)) is None:
             return
         with self._telling_staging(one):
@@ -288,11 +263,7 @@ class Fencing:
         self._kept[key] = why
 
     async def check_released(self, key: VolumeKey) -> None:
-        """Check that the kernel has a fenced volume's file system no more: a mount before that would get EIO.
-
-        Raises:
-            Uncertain: something still holds it.
-        """
+        """Raise Uncertain while the kernel has a fenced volume's file system: a mount before that would get EIO."""
         one = self._volumes.get(key)
         if one is not None and one.lost is not None:
             is_free = not await in_own_thread(partial(is_held, one.lost), name="holders")
@@ -338,11 +309,7 @@ class Fencing:
     # ---- staging and staged ------------------------------------------------------------------------------------------
 
     async def _open(self, volume: Volume, call: str) -> None:
-        """Tell the hub that a volume is being staged, and note the call.
-
-        Raises:
-            NotReady: the hub has not stored it, the plan cannot be written, or the volume cannot be mounted now.
-        """
+        """Tell the hub that a volume is being staged, and note the call."""
         one = self._volumes[volume.key]
         self._check(volume)
         with self._telling_staging(one):
@@ -355,11 +322,7 @@ class Fencing:
             await self._change(volume.key, new, NotReady)
 
     async def _end(self, key: VolumeKey, call: str) -> None:
-        """Note that a call has ended. If it was the last one, and its volume can be fenced, the volume is staged.
-
-        Raises:
-            Uncertain: the plan cannot be written.
-        """
+        """Note that a call has ended. If it was the last one, and its volume can be fenced, the volume is staged."""
         if (one := self._volumes.get(key)) is None or one.lost is not None:
             return
         held: Held | None = replace(one.held, open_calls=tuple(each for each in one.held.open_calls if each != call))
@@ -398,11 +361,7 @@ class Fencing:
             self._tell_hub()
 
     async def _stored(self, key: VolumeKey) -> None:
-        """Return when the hub has stored what it was told last.
-
-        Raises:
-            NotReady: it takes longer than the lease.
-        """
+        """Return when the hub has stored what it was told last. Raises NotReady if that takes longer than the lease."""
         try:
             async with asyncio.timeout(self.lease_s):
                 await self._acked(key)
@@ -412,11 +371,7 @@ class Fencing:
     # ---- the plan ----------------------------------------------------------------------------------------------------
 
     async def _change(self, key: VolumeKey, held: Held | None, blame: type[VolumeError]) -> None:
-        """Hold a volume as `held` says; None: no more.
-
-        Raises:
-            VolumeError: it is fenced meanwhile, or that cannot be written.
-        """
+        """Hold a volume as `held` says (None: no more), or raise `blame`."""
         try:
             await asyncio.to_thread(self._write, {key: held})
         except OSError as error:
@@ -427,11 +382,7 @@ class Fencing:
             self._lease.end(self)
 
     def _write(self, change: Mapping[VolumeKey, Held | None]) -> None:
-        """Change the plan on the disk, and then in memory. Called in any thread.
-
-        Raises:
-            OSError: the plan cannot be written; the old one stays.
-        """
+        """Change the plan on the disk, and then in memory. Called in any thread. After an OSError the old one stays."""
         with self._writing:
             held = {key: one.held for key, one in self._volumes.items()} | dict(change)
             left = {key: one for key, one in held.items() if one is not None}
@@ -450,7 +401,6 @@ class Fencing:
     # ---- the lease ---------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Be told of the lease's end, or of its return."""
         if not self._has_any:
             return
         if self._lease.need():
@@ -463,7 +413,6 @@ class Fencing:
         self._lease.wait(self._back)
 
     def _back(self) -> None:
-        """The hub answers again."""
         self._follow()
         self._changed(())
 
@@ -485,11 +434,7 @@ class Fencing:
                 log.exception("the agent failed to look after its lease, and tries again")
 
     def look(self, now: float) -> None:
-        """Fence what is staged if the lease is over, and pet the watchdog if that is allowed. Never waits.
-
-        Args:
-            now: by the boot clock.
-        """
+        """Fence what is staged if the lease is over (boot clock); pet the watchdog if that is allowed."""
         is_over, is_all_fenced = now >= self._ends_at, True
         for key, one in self._volumes.items():
             if is_over and one.lost is None and one.held.file_system is not None:

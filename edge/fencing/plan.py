@@ -18,13 +18,7 @@ FORM: Final = Form("edge agent")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystem:
-    """The file system of a volume.
-
-    Attributes:
-        device: its block device as `major:minor`.
-        sequence: the number of that disk in this boot (`diskseq` of sysfs): another disk may get the device later.
-        fs_type: `ext4` or `xfs`.
-    """
+    """The file system of a volume: its device as `major:minor`, and the `diskseq` of that disk in this boot (sysfs)."""
 
     device: str
     sequence: str
@@ -36,13 +30,10 @@ class Held:
     """A volume to fence.
 
     Attributes:
-        driver: the driver's name.
-        handle: the vendor's id of the volume.
         boot: the id of the boot in which it was mounted.
         pvs: the names of its PersistentVolumes, which are part of its paths.
         open_calls: the driver's calls that may mount, format or grow it, and have not ended as far as the agent knows.
         file_system: its file system while the hub may believe that it is staged; None: it is being staged.
-        is_fenced: the file system is shut down.
     """
 
     driver: str
@@ -64,13 +55,7 @@ class Plan:
 
 
 def read_plan(state_dir: Path) -> Plan | None:
-    """The plan on the disk; None if there is none.
-
-    Raises:
-        NewerState: a newer agent wrote it.
-        OSError: it cannot be read.
-        ValueError: it is damaged.
-    """
+    """The plan on the disk; None if there is none. Raises NewerState, OSError, or ValueError if it is damaged."""
     try:
         body = read_state(state_dir / "fence.json", FORM)
     except FileNotFoundError:
@@ -83,11 +68,7 @@ def read_plan(state_dir: Path) -> Plan | None:
 
 
 def write_plan(state_dir: Path, plan: Plan) -> None:
-    """Replace the plan on the disk.
-
-    Raises:
-        OSError: it cannot be written; the old one stays.
-    """
+    """Replace the plan on the disk. After an OSError the old one stays."""
     write_state(state_dir / "fence.json", FORM, asdict(plan), mode=0o600)
 
 
@@ -101,11 +82,7 @@ def read_lease(state_dir: Path, boot: str) -> float | None:
 
 
 def write_lease(state_dir: Path, boot: str, ends_at: float) -> None:
-    """Note when the lease ends. An agent that dies meanwhile leaves an empty file, which counts as an ended lease.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Note when the lease ends. An agent that dies meanwhile leaves an empty file, which counts as an ended lease."""
     (state_dir / "fence.lease").write_text(f"{boot} {ends_at:.3f}\n")
 
 

@@ -37,9 +37,7 @@ class NotShutDown(Exception):
 def shut_down(file_system: FileSystem, is_own: Callable[[str], bool]) -> None:
     """Shut a volume's file system down, if the kernel still has it. May hang. It can be done again.
 
-    Args:
-        file_system: as it was recorded.
-        is_own: tells the volume's paths on this host.
+    `is_own` tells the volume's paths on this host.
 
     Raises:
         NotShutDown: it is not certain that nobody writes.
@@ -69,10 +67,7 @@ def shut_down(file_system: FileSystem, is_own: Callable[[str], bool]) -> None:
 
 
 def is_held(file_system: FileSystem) -> bool:
-    """Whether the kernel still has the file system, as O_EXCL on its device tells (open(2)).
-
-    That is a mount in any namespace, also one that was unmounted lazily. True if there is no way to ask.
-    """
+    """Whether any mount namespace still has the file system, as O_EXCL on its device tells (open(2)); True in doubt."""
     if not _is_there(file_system):
         return False
     try:
@@ -96,7 +91,7 @@ def sequence_of(device: str) -> str:
 
 
 def _is_there(file_system: FileSystem) -> bool:
-    """Whether the device is still the recorded disk: the kernel gives no other the number of one that is mounted."""
+    # The kernel gives no other device the number of one that is mounted.
     device = file_system.device
     return (_DEVICES / device).exists() and sequence_of(device) == file_system.sequence
 
@@ -114,14 +109,8 @@ def _reachable(of_host: list[Mount], file_system: FileSystem) -> Iterator[tuple[
 
 
 def _opened(root: Path, mount: Mount) -> int | None:
-    """The root directory of a mount; None if something else is there by now.
-
-    The path is looked up first without a touch at the file system, and the mount's id compared: a path of a container
-    may lead anywhere.
-
-    Raises:
-        OSError: the file system does not open its directory.
-    """
+    # The path is looked up first without a touch at the file system, and the mount's id compared: a path of a container
+    # may lead anywhere.
     try:
         place = os.open(f"{root}{mount.path}", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -143,7 +132,6 @@ def _refuses_files(directory: int) -> bool:
 
 
 def _mounts(pid: str, device: str) -> list[Mount]:
-    """The mounts of a device that a process sees."""
     try:
         text = os.fsdecode((_PROC / pid / "mountinfo").read_bytes())
     except OSError:

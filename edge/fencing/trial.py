@@ -21,12 +21,7 @@ _TOOL_LIMIT_S: Final = 20.0
 
 
 def flaw_of(fs_type: str, directory: Path) -> str:
-    """Why file systems of a type cannot be fenced here; empty if they can. Blocks for a second.
-
-    Args:
-        fs_type: one of `shutdown.FS_TYPES`.
-        directory: for the image and the mount.
-    """
+    """Why file systems of a type cannot be fenced here; empty if they can. Blocks for a second."""
     image, point = directory.resolve() / fs_type, directory.resolve() / "mount"
     size, *make = _MAKE[fs_type]
     point.mkdir(parents=True, exist_ok=True)

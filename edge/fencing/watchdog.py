@@ -23,30 +23,22 @@ class Watchdog:
     """One watchdog device.
 
     Attributes:
-        path: the device.
         time_s: seconds without a pet after which it resets the machine, as read from it; 0 before it was opened.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open nothing yet."""
         self.path = path
         self._descriptor: int | None = None
         self.time_s = 0
 
     @property
     def is_open(self) -> bool:
-        """Whether it runs by this process."""
         return self._descriptor is not None
 
     def pet(self, longest_s: int = 0) -> None:
-        """Let it begin its time anew. Opens it first if that was not done.
+        """Let it begin its time anew. Opens it if needed, and raises OSError if its time is too short.
 
-        Args:
-            longest_s: the time with which the hub counts for volumes that are held; a longer one is set to it when the
-                device is opened. 0: nothing is held, and any time will do.
-
-        Raises:
-            OSError: it cannot be opened or petted, or its time is too short.
+        `longest_s` is the time with which the hub counts: a longer one is set to it. 0: any time will do.
         """
         if self._descriptor is None:
             self._open(longest_s)

@@ -33,9 +33,7 @@ class CallInputs:
     def publish_context(self, volume: Volume) -> dict[str, str]:
         """Return `status.attachmentMetadata` of the volume's attachment; empty if it needs none.
 
-        Raises:
-            Waiting: the volume is not attached to this node.
-            NotReady: the attachment is malformed, or for another volume.
+        Raises Waiting if the volume is not attached to this node, NotReady if the attachment is another volume's.
         """
         if volume.ephemeral or not volume.rules.attach_required:
             return {}
@@ -61,11 +59,7 @@ class CallInputs:
         return "" if is_going else self._objects.uid(ref)
 
     def secrets(self, ref: SecretRef | None) -> dict[str, str]:
-        """Return the values of a Secret by key; empty without a `ref`.
-
-        Raises:
-            NotReady: the Secret is missing, or a value is not text.
-        """
+        """Return the values of a Secret by key. Raises NotReady if it is missing, or a value is not text."""
         if ref is None:
             return {}
         found = self._get(Ref("Secret", ref.namespace, ref.name))
@@ -84,9 +78,7 @@ class CallInputs:
     def tokens(self, want: PodVolume) -> dict[str, dict[str, str]] | None:
         """Return the pod's service account tokens by audience; None if the CSIDriver object asks for none.
 
-        Raises:
-            NotReady: a token is missing or expired, and only the hub can supply a new one
-                (docs/csi-contract.md#tokens-and-republishing).
+        Raises NotReady if one is missing or expired (docs/csi-contract.md#tokens-and-republishing).
         """
         audiences = [audience for audience, _ in want.volume.rules.token_audiences]
         if not audiences or want.volume.block:  # the kubelet passes none for a block volume (csi_block.go)

@@ -17,5 +17,4 @@ class Clock:
         return time.monotonic()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call `callback` once, on the loop."""
         return asyncio.get_running_loop().call_later(max(0.0, delay_s), callback)

@@ -47,10 +47,7 @@ class VolumeDeferral:
         return self._host.direct()
 
     async def hand_over(self, want: PodVolume) -> bool:
-        """Make the published device ready, and tell the runtime of it.
-
-        Returns:
-            Whether the file system surely has the size of the device.
+        """Make the device ready, and tell the runtime. Return whether the file system surely fills the device.
 
         Raises:
             Refused: the device holds something else. All is undone, and the row is gone.
@@ -114,7 +111,6 @@ class VolumeDeferral:
     # ---- the device --------------------------------------------------------------------------------------------------
 
     async def _prepare(self, want: PodVolume, target: Target, device: Path, *, is_used: bool) -> tuple[str, bool]:
-        """Leave the volume's file system on the device. Return its UUID, and whether it surely fills the device."""
         row, fs_type = self._rows.publications[target], _of(want).fs_type
         reads_only = want.read_only or "ro" in _of(want).options
         if row.handover is Handover.FORMATTING:
@@ -160,14 +156,13 @@ class VolumeDeferral:
         await self._rows.intend(step, replace(row, handover=handover, fs_type=fs_type, fs_uuid=fs_uuid))
 
     async def _clean(self, published: Published) -> None:
-        """Remove the directories of a pod's volume. What cannot be removed does no harm."""
+        # What cannot be removed does no harm.
         try:
             await self._host.plugin.clean_leftovers(published)
         except VolumeError as error:
             log.warning("volume %s: a directory stays: %s", self._key, error.why)
 
     async def _undo(self, target: Target) -> None:
-        """Take everything back up to the driver's publication."""
         row = self._rows.publications[target]
         published = published_of(row)
         try:

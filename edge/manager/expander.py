@@ -79,11 +79,7 @@ class VolumeExpander:
         return None
 
     async def expand_mounting(self, want: PodVolume) -> None:
-        """Expand the volume while it is being published, if it has grown.
-
-        Raises:
-            VolumeError: it could not be expanded; the pod must not have it.
-        """
+        """Expand the volume while it is being published. After a VolumeError the pod must not have it."""
         self._growing = None
         planned = self._plan(want.volume, mounting=True)
         if planned is None or self._host.clock.monotonic() < self._refused_until(planned[1]):
@@ -97,10 +93,7 @@ class VolumeExpander:
         await self._expand(want, *planned)
 
     async def handed_over(self, want: PodVolume, *, fills: bool) -> None:
-        """Finish the expansion of a deferred volume that `expand_mounting` has begun.
-
-        `fills`: its file system has the size of the device.
-        """
+        """Finish what `expand_mounting` has begun. `fills`: the file system has the size of the device."""
         growing, self._growing = self._growing, None
         if growing is not None:
             self._tell_growth(want, *growing, is_grown=fills)
@@ -172,11 +165,7 @@ class VolumeExpander:
         raise error
 
     async def _ask(self, want: PodVolume, claim: Claim, size: ClaimSize, plan: Plan) -> bool:
-        """Return whether the driver has expanded the volume.
-
-        A driver that cannot expand a volume in use (FAILED_PRECONDITION) is not called again for it while it is in use
-        (docs/csi-contract.md#expansion-on-the-node).
-        """
+        """Return whether the driver has expanded the volume."""
         host, volume = self._host, want.volume
         secrets = host.inputs.secrets(volume.expand_secret)
         reach("expand.before-intent")
@@ -216,7 +205,6 @@ class VolumeExpander:
         return is_grown
 
     def _tell_growth(self, want: PodVolume, claim: Claim, plan: Plan, *, is_grown: bool) -> None:
-        """Tell whether the file system of a deferred volume has grown; until it has, the claim waits for this node."""
         if is_grown:
             self._tell_success(want, claim, plan)
             return
@@ -240,7 +228,7 @@ class VolumeExpander:
         log.info("volume %s is expanded to %d bytes", self._key, plan.required_bytes)
 
     def _tell_in_use(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
-        """Tell the claim, once. If the PV came before its claim, the claim does not wait for this node yet."""
+        # Once. If the PV came before its claim, the claim does not wait for this node yet.
         self._in_use, self._owes = error, plan.legacy
         self._tell_refusal(claim, size, plan, error)
 

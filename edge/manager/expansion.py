@@ -61,7 +61,6 @@ class Plan:
     """A decision with its details.
 
     Attributes:
-        required_bytes: the size that the volume must have, or has.
         legacy: the claim has no resize status, because its resizer writes none.
         claim_knows: the claim has this size already.
     """
@@ -76,11 +75,6 @@ _NOTHING = Plan(Verdict.NOTHING)
 
 
 def read_claim(body: Mapping[str, Any]) -> ClaimSize:
-    """Read the sizes from a PersistentVolumeClaim object.
-
-    Raises:
-        ValueError: a size is not a quantity.
-    """
     spec, status = body.get("spec") or {}, body.get("status") or {}
     allocated = (status.get("allocatedResources") or {}).get("storage")
     annotations = (body.get("metadata") or {}).get("annotations") or {}
@@ -94,14 +88,7 @@ def read_claim(body: Mapping[str, Any]) -> ClaimSize:
 
 
 def plan_expansion(claim: ClaimSize, *, volume_bytes: int, known_bytes: int, mounting: bool) -> Plan:
-    """Decide about the size of a volume.
-
-    Args:
-        claim: its claim's sizes.
-        volume_bytes: the PV's `spec.capacity.storage`.
-        known_bytes: the size that this node has stored for it; 0 if none.
-        mounting: the volume is being published; False: it is published already.
-    """
+    """Decide about the size of a volume. `volume_bytes` is the PV's, `known_bytes` this node's, or 0."""
     if claim.status_bytes >= volume_bytes if mounting else not 0 < known_bytes < volume_bytes:
         return _finish(claim, volume_bytes, known_bytes)
     if not claim.resize_status and claim.allocated_bytes is None:

@@ -58,12 +58,10 @@ class VolumeFacts:
     # ---- events ------------------------------------------------------------------------------------------------------
 
     def tell_pod(self, pod: Pod, reason: str, message: str, *, warning: bool = True) -> None:
-        """Send an Event about a pod."""
         about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         self._tell(about, reason, message, warning=warning)
 
     def tell_claim(self, claim: Claim, reason: str, message: str, *, warning: bool = True) -> None:
-        """Send an Event about a claim."""
         about = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -119,12 +117,10 @@ class VolumeFacts:
         self._claim(claim, size.status_bytes, IN_PROGRESS, self._condition(claim), size.allocated_bytes)
 
     def expanded(self, claim: Claim, size_bytes: int) -> None:
-        """The claim's volume has its new size."""
         self._conditions.pop((claim.namespace, claim.name), None)
         self._claim(claim, size_bytes, "", None)
 
     def not_expanded(self, claim: Claim, size: ClaimSize, why: str, *, infeasible: bool) -> None:
-        """The driver refused to expand the claim's volume, or did not answer that it did."""
         message = f"the volume could not be expanded on its node: {why}"[:_LONGEST_MESSAGE]
         known, since = self._conditions.get((claim.namespace, claim.name), ("", ""))
         if known != message:  # the time of the same condition stays: the fact is the same
@@ -144,7 +140,6 @@ class VolumeFacts:
         return self._facts.refs("PersistentVolumeClaim")
 
     def forget_claim(self, namespace: str, name: str) -> None:
-        """The claim is gone: take back its fact."""
         self._conditions.pop((namespace, name), None)
         self._facts.drop(Ref("PersistentVolumeClaim", namespace, name))
 

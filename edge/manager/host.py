@@ -42,28 +42,17 @@ class VolumeHost:
     """The objects that all volume tasks share.
 
     Attributes:
-        mount_table: reads the mount table; concurrent callers share one reading.
-        boot: the id of the machine's present boot.
         may_unpublish: whether the pod of a publication is surely gone.
         may_unstage: whether surely no pod wants a staged volume.
         is_trusted: whether an object that is missing in the store is gone, for the volume of this row
             (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
-        places: the volumes that have, or may have, each place.
         in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`, and, with
             `sole`, that no other node has it (docs/csi-contract.md#volumesinuse-comes-before-staging). Raises
             FactRefused if another one has it. Not called for a volume that may be staged.
-        in_step: whether the hub has confirmed on the present link that the node's objects are complete.
-        in_use_changed: called when the node's `volumesInUse` may have changed.
         changed: called when the volumes' report may have changed, but for their usage and health.
         stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
         republish_interval_s: seconds between two refreshes, for drivers that ask for them; up to half is added.
-        fencing: fences volumes when the agent's lease ends.
-        direct: returns the deferred volumes. The first call imports their package.
         may_defer: a runtime is known that mounts volumes in its guest.
-        validate_block: raises VolumeError if a driver says that a volume cannot be used as a block device.
-        cdi: the files that let a container engine give block volumes to containers.
-        count_deferred: counts the publications of volumes that a pod's runtime mounts (`Metrics.volume_deferred`).
-        readings: by driver, limits the readings of usage and health that run at the same time.
     """
 
     plugin: VolumePlugin
@@ -93,12 +82,10 @@ class VolumeHost:
     readings: defaultdict[str, asyncio.Semaphore] = field(default_factory=_readings)
 
     def has_driver(self, name: str) -> bool:
-        """Whether a driver is registered now, so that it can be called."""
         driver = self.drivers.find(name)
         return driver is not None and driver.registered
 
     def driver(self, name: str) -> NodeDriver:
-        """Return a registered driver. Raises Waiting if it is not registered."""
         driver = self.drivers.find(name)
         if driver is None or not driver.registered:
             raise Waiting(f"driver {name} is not registered on this node; check that its node-driver-registrar runs")

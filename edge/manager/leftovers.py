@@ -42,7 +42,6 @@ class Leftovers:
 
     @property
     def shown(self) -> list[Unreadable]:
-        """Those that belong to no known volume."""
         return [one for one in self._all if not self._is_explained(one)]
 
     def begin(self, found: Iterable[Unreadable], rows: Sequence[Row]) -> None:
@@ -54,10 +53,7 @@ class Leftovers:
             log.warning("%s is left from an earlier run, and its state is unknown: %s", one.path, one.reason)
 
     async def look(self) -> None:
-        """Forget directories that are gone, and remove those that may go.
-
-        A call during another call returns at once, and makes the other repeat its work.
-        """
+        """Forget directories that are gone, and remove those that may go. A call meanwhile repeats it."""
         self._due = True
         if self._looking:
             return
@@ -86,7 +82,6 @@ class Leftovers:
 
 
 def accounts_for(task: VolumeTask, one: Unreadable) -> bool:
-    """Whether a volume has, or is to have, its directory there."""
     return any(one.is_of(what) for what in _places(task))
 
 

@@ -44,7 +44,6 @@ class OptIn:
     """The agent's part of the decision.
 
     Attributes:
-        runtimes: `--direct-runtime`, by RuntimeClass.
         layout: the paths below the root directory without symbolic links: a runtime sees these paths.
     """
 
@@ -54,13 +53,7 @@ class OptIn:
     def decide(self, want: PodVolume, *, allowed: bool, sub_path: bool) -> PodVolume:
         """Return an asked volume as it is deferred: for the driver it is a block volume.
 
-        Args:
-            want: the volume as the pod wants it.
-            allowed: the CSIDriver object has the annotation.
-            sub_path: a container mounts a part of it.
-
-        Raises:
-            NotDeferrable: it cannot be deferred.
+        `allowed`: the CSIDriver object has the annotation. `sub_path`: a container mounts a part of the volume.
         """
         volume = want.volume
         runtime = self._runtime(want.pod.runtime_class)
@@ -121,18 +114,15 @@ class OptIn:
 
 
 def asked_names(annotations: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the names of the volumes that a pod asks to defer."""
     named = str((annotations or {}).get(ANNOTATION) or "")
     return frozenset(filter(None, (name.strip() for name in named.split(","))))
 
 
 def is_allowed(annotations: Mapping[str, Any] | None) -> bool:
-    """Whether a CSIDriver object with these annotations allows deferral."""
     return is_true((annotations or {}).get(ANNOTATION))
 
 
 def is_true(text: object) -> bool:
-    """Whether an annotation or attribute says yes."""
     return str(text).lower() == "true"
 
 

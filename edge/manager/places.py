@@ -24,7 +24,6 @@ Place = Target | VolumeKey | str
 
 
 def target_for(want: PodVolume) -> Target:
-    """Return the place where a pod is to get a volume."""
     return Target(want.pod.uid, want.volume.name)
 
 
@@ -40,11 +39,9 @@ class Places:
         self._holders: dict[Place, dict[VolumeKey, None]] = {}
 
     def take(self, place: Place, key: VolumeKey) -> None:
-        """Note that a volume has, or may have, a place."""
         self._holders.setdefault(place, {})[key] = None
 
     def leave(self, place: Place, key: VolumeKey) -> None:
-        """Note that a volume has left a place."""
         holders = self._holders[place]
         del holders[key]
         if not holders:

@@ -34,14 +34,8 @@ def reconstruct(
 ) -> list[Row]:
     """Return the rows to begin with.
 
-    Args:
-        rows: the stored rows.
-        found: the volumes on the disk.
-        boot: the id of the machine's present boot.
-        now: seconds since the epoch, the `since` of volumes known from the disk alone.
-        is_mounted: whether the target of a publication or staging is a mount point.
-        is_deferred: whether a runtime knows a deferred volume.
-        has_devices: whether container engines know a volume, if they must.
+    `now` is the `since` of volumes known from the disk alone. `is_deferred` tells whether a runtime knows a deferred
+    volume, `has_devices` whether container engines know a volume, if they must.
     """
     on_disk: tuple[Published | Staged, ...] = (*found.published, *found.staged)
     places = {_place(one) for one in on_disk}

@@ -62,7 +62,6 @@ _DOING = {
 
 
 def report_pod(wants: PodWants, volumes: list[Entry]) -> Entry:
-    """The entry of a pod, with the number of its volumes and of those that are published."""
     pod = wants.pod
     published = sum(one["state"] == "published" for one in volumes)
     return {
@@ -75,7 +74,6 @@ def report_pod(wants: PodWants, volumes: list[Entry]) -> Entry:
 
 
 def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf, cdi: CdiFiles) -> Entry:
-    """The entry of a volume that a pod wants."""
     volume, pod = want.volume, want.pod
     target = target_for(want)
     row = task.rows.publications.get(target) if task is not None else None
@@ -111,7 +109,6 @@ def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf, cdi
 
 
 def report_unresolved(wants: PodWants, name: str, since: float) -> Entry:
-    """The entry of a pod's volume that the agent cannot resolve."""
     pod = wants.pod
     return {
         **_EMPTY,
@@ -174,7 +171,6 @@ def report_leaving(
 
 
 def report_unreadable(one: Unreadable, since: float) -> Entry:
-    """The entry of a directory whose volume is unknown, seen at that time."""
     return {
         **_EMPTY,
         "uid": one.pod_uid,
@@ -194,7 +190,6 @@ def is_left_over(entry: Entry) -> bool:
 
 
 def told_left_over(entry: Entry) -> LeftOver:
-    """The mount of an entry as the fact about the Node tells it."""
     return LeftOver(
         driver=entry["driver"],
         handle=entry["handle"],
@@ -208,13 +203,7 @@ def told_left_over(entry: Entry) -> LeftOver:
 def told_volumes(
     wants: PodWants, entries: Iterable[Entry], publications: Iterable[Publication]
 ) -> tuple[ToldVolume, ...]:
-    """The volumes of a pod as its fact tells them.
-
-    Args:
-        wants: the volumes that the pod wants.
-        entries: their entries; volumes that cannot be resolved now and are mounted, done or uncertain, have none.
-        publications: the mounts that the pod has, each done or uncertain.
-    """
+    """A pod's volumes as its fact tells them. Mounted ones that cannot be resolved now have a row but no entry."""
     told = {
         row.volume_name: ToldVolume(
             row.volume_name,

@@ -73,7 +73,6 @@ class PodWants:
     """The volumes that one pod wants. Two equal values ask for the same mounts.
 
     Attributes:
-        volumes: the resolved volumes, in the pod's order.
         unresolved: the reasons of the others, by the pod's name of the volume.
         refused: the unresolved ones that cannot be deferred as somebody asks. Waiting does not help these.
         refs: every object that the resolution looked for, present or not, and those that the node calls will read.
@@ -113,18 +112,7 @@ def resolve(
     selinux: bool,
     opt_in: OptIn,
 ) -> PodWants:
-    """Return the volumes that a Pod object wants on this node.
-
-    Args:
-        found: the Pod object, of this node.
-        look: finds the objects that it names.
-        node: this node's name.
-        labels: the labels of this node.
-        now: the monotonic time in seconds.
-        deleted_at: the monotonic time at which this process learned of the pod's deletion, if it had before.
-        selinux: whether this machine runs SELinux.
-        opt_in: decides about volumes that the pod's runtime is to mount.
-    """
+    """Return the volumes that a Pod object wants on this node. `now` and `deleted_at` are monotonic times."""
     try:
         body = found.read()
         deleted_at, ends_at = _deletion(body, now if deleted_at is None else deleted_at)
@@ -150,7 +138,6 @@ def _known_by_key(found: Object) -> Pod:
 
 
 def node_of(found: Object) -> str:
-    """Return the node that a Pod object is bound to; empty if it names none."""
     try:
         return str(found.read()["spec"]["nodeName"])
     except (KeyError, TypeError, ValueError):
@@ -158,7 +145,6 @@ def node_of(found: Object) -> str:
 
 
 def driver_rules(found: Object | None) -> DriverRules:
-    """Return the rules in a CSIDriver object, or the defaults of a driver without one."""
     if found is None:
         return DriverRules()
     spec = found.read().get("spec") or {}
@@ -189,7 +175,6 @@ def labels_of(found: Object | None) -> dict[str, str]:
 
 
 def _deletion(body: Body, known_at: float) -> tuple[float | None, float | None]:
-    """Return when the deletion became known and when the grace period ends; None, None without a deletion."""
     metadata = body["metadata"]
     if not metadata.get("deletionTimestamp"):
         return None, None
@@ -227,8 +212,6 @@ def _pod(found: Object, body: Body, *, is_over: bool) -> Pod:
 
 @dataclass(slots=True)
 class _Use:
-    """How a pod's containers use one of its volumes."""
-
     mounted: bool = False
     mapped: bool = False
     sub_path: bool = False
@@ -237,8 +220,6 @@ class _Use:
 
 
 class _Resolver:
-    """Resolves the volumes of one pod."""
-
     def __init__(
         self,
         look: Look,
@@ -413,7 +394,6 @@ class _Resolver:
     # ---- deferral ----------------------------------------------------------------------------------------------------
 
     def _deferred(self, want: PodVolume, use: _Use) -> PodVolume:
-        """Return the volume as it is deferred if somebody asks for that, else as it is."""
         if want.volume_name not in self._asked and not is_true(want.volume.attributes.get(ATTRIBUTE)):
             return want
         ref = Ref("CSIDriver", "", want.volume.driver)
@@ -451,7 +431,6 @@ class _Resolver:
         return (found.read().get("parameters") or {}) if found is not None else {}
 
     def _stamp(self, ref: Ref) -> None:
-        """Note the version of an object that a node call will read."""
         self._refs.add(ref)
         found = self._look(ref)
         self._stamps[ref] = f"{found.stamp.uid} {found.stamp.version}" if found is not None else ""
@@ -466,12 +445,10 @@ class _Resolver:
     # ---- SELinux -----------------------------------------------------------------------------------------------------
 
     def _label(self, volume: Volume, use: _Use) -> str:
-        """Return the label for the mount option of KEP-1710, as far as Kubernetes 1.36 enables it.
-
-        That is for volumes with ReadWriteOncePod as their only access mode. A pod with seLinuxChangePolicy Recursive
-        wants no such option: its runtime changes the label of each file instead. As for the kubelet, several labels in
-        one pod are an error all the same (pkg/volume/util/selinux.go, GetMountSELinuxLabel).
-        """
+        # The label for the mount option of KEP-1710, as far as Kubernetes 1.36 enables it: for volumes with
+        # ReadWriteOncePod as their only access mode. A pod with seLinuxChangePolicy Recursive wants no such option: its
+        # runtime changes the label of each file instead. As for the kubelet, several labels in one pod are an error all
+        # the same (pkg/volume/util/selinux.go, GetMountSELinuxLabel).
         if not (self._selinux and volume.rules.selinux_mount and volume.access_modes == ("ReadWriteOncePod",)):
             return ""
         labels = {_file_label(options) for options in use.selinux}
@@ -503,7 +480,6 @@ def _uses(spec: Body) -> dict[str, _Use]:
 
 
 def _places(container: Body, path: Any, *, read_only: bool = False) -> list[ContainerUse]:
-    """Return a container's place of a volume; none without a path."""
     return [ContainerUse(str(container["name"]), str(path), read_only)] if path else []
 
 
@@ -513,10 +489,7 @@ def _containers(spec: Body) -> Iterator[Body]:
 
 
 def _file_label(options: Body) -> str:
-    """Return the file label that libselinux makes of a container's options.
-
-    A pod can choose only user and level of it.
-    """
+    # As libselinux makes it of a container's options. A pod can choose only user and level of it.
     level = options.get("level")
     return f"{options.get('user') or 'system_u'}:object_r:container_file_t:{level}" if level else ""
 

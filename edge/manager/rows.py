@@ -20,16 +20,13 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 
 
 class VolumeRows:
-    """The rows of one volume.
+    """The rows of one volume: of its staging, and of each pod's mount.
 
     Attributes:
-        device: the row of its staging; None if it is not staged.
-        publications: the row of each pod's mount.
         unwritten: the rows that are not on disk yet, and whether each is to be removed there.
     """
 
     def __init__(self, key: VolumeKey, states: VolumeStates, places: Places) -> None:
-        """A volume without rows. Each row that it gets takes its place in `places`."""
         self._key, self._states, self._places = key, states, places
         self.device: Device | None = None
         self.publications: dict[Target, Publication] = {}
@@ -38,11 +35,9 @@ class VolumeRows:
 
     @property
     def is_staged(self) -> bool:
-        """Whether the volume is certainly staged."""
         return self.device is not None and self.device.state is State.DONE
 
     def is_published(self, target: Target) -> bool:
-        """Whether the volume is certainly published there."""
         row = self.publications.get(target)
         return row is not None and row.state is State.DONE
 
@@ -63,7 +58,6 @@ class VolumeRows:
             self.publications.pop(target_of(row), None)
 
     def _known(self, row: Row) -> Row | None:
-        """The present row of the same staging or mount."""
         return self.device if isinstance(row, Device) else self.publications.get(target_of(row))
 
     def _leave(self, row: Row | None) -> None:
@@ -71,11 +65,7 @@ class VolumeRows:
             self._places.leave(_place_of(row), self._key)
 
     async def intend(self, step: str, intent: Row) -> None:
-        """Write the row of a step that the agent is about to try.
-
-        Raises:
-            NotReady: the row could not be written; memory is unchanged.
-        """
+        """Write the row of a step that the agent is about to try. Raises NotReady if it cannot; memory is unchanged."""
         target = target_of(intent)
         before = self._known(intent)
         if before is not None and before.state is State.UNCERTAIN and before.arguments not in {"", intent.arguments}:
@@ -117,7 +107,6 @@ class VolumeRows:
 
 
 def target_of(row: Row) -> Target:
-    """The staging or mount of a row."""
     return VOLUME if isinstance(row, Device) else Target(row.pod_uid, row.name)
 
 
@@ -126,7 +115,6 @@ def _place_of(row: Row) -> Place:
 
 
 def published_of(row: Publication) -> Published:
-    """The mount of a row, for the plugin to unpublish."""
     return Published(
         driver=row.driver,
         handle=row.handle,
@@ -143,5 +131,4 @@ def guard_of(row: Publication) -> Published:
 
 
 def staged_of(row: Device) -> Staged:
-    """The staging of a row, for the plugin to unstage."""
     return Staged(driver=row.driver, handle=row.handle, name=row.name, block=row.block)

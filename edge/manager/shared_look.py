@@ -22,11 +22,7 @@ class SharedLook(Generic[T]):
         self._waiting = 0
 
     async def __call__(self) -> T:
-        """Return a reading that begins after this call.
-
-        Raises the exception of the reading. After an exception, or after its caller is cancelled, the next waiting
-        caller reads again.
-        """
+        """Return a reading that begins after this call. If it fails, the next waiting caller reads again."""
         wanted = self._begun + 1
         self._waiting += 1
         try:

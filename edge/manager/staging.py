@@ -51,14 +51,10 @@ class VolumeStaging:
         )
 
     def arguments(self, want: PodVolume) -> str:
-        """Return the `arguments` of the row.
-
-        They omit fsGroup: the staging has the first pod's, and the next pods share the staging.
-        """
+        # Without fsGroup: the staging has the first pod's, and the next pods share the staging.
         return _ASKED + hash_arguments(want.volume, want.selinux_context) if self.is_asked_for else _NOT_ASKED
 
     def next_want(self, wants: Mapping[Target, PodVolume]) -> PodVolume | None:
-        """Return the first pod that waits for the volume and may get it."""
         return next((want for want in self._waiting(wants) if not self.obstacle(want)), None)
 
     def obstacle(self, want: PodVolume) -> str:
@@ -130,12 +126,9 @@ class VolumeStaging:
         return is_other or staging_place(device) != staging_place(want.volume) or self._is_detached(device, want.volume)
 
     def _is_detached(self, device: Device, volume: Volume) -> bool:
-        """Whether the attachment under which the volume was staged is gone, is being deleted, or was replaced.
-
-        The cloud detaches a volume by force from a node that is away for long, and may attach it again later. Another
-        node may have written to the volume in between. So this node's unwritten data must not reach it, and the old
-        staging is undone before the volume is used again.
-        """
+        # The cloud detaches a volume by force from a node that is away for long, and may attach it again later. Another
+        # node may have written to the volume in between. So this node's unwritten data must not reach it, and the old
+        # staging is undone before the volume is used again.
         if not (device.attachment_uid and volume.rules.attach_required):
             return False
         now = self._host.inputs.attachment_uid(volume)
@@ -149,7 +142,6 @@ class VolumeStaging:
 
 
 def publish_arguments(want: PodVolume) -> str:
-    """Return the `arguments` of a publication's row."""
     return hash_arguments(want.volume, want.pod.fs_group, want.read_only)
 
 

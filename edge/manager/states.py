@@ -57,16 +57,13 @@ class Device:
     """A volume that is staged on this node, or may be.
 
     Attributes:
-        name: the PV's name.
         reconstructed: known from the disk alone, so a driver's refusal does not prove that nothing is mounted.
         attached: it is listed in the node's `volumesInUse`.
         attachment_uid: the attachment under which it was staged; empty if it needed none or that is unknown.
         mount_point: its staging directory was a mount point when the staging was done.
         arguments: a hash of the driver's arguments, or a note that the driver was not called; empty if unknown.
         size_bytes: the size to which this node has expanded it; 0 if unknown.
-        boot: the boot id under which the staging was done.
         since: the start of this state, in seconds since the epoch.
-        error: the reason why the last step failed; empty if it succeeded.
     """
 
     driver: str
@@ -86,7 +83,6 @@ class Device:
 
     @property
     def key(self) -> VolumeKey:
-        """The volume's identity."""
         return VolumeKey(self.driver, self.handle)
 
 
@@ -95,14 +91,11 @@ class Publication:
     """A volume that is published to a pod, or may be.
 
     Attributes:
-        name: the PV's name, or the inline volume's.
         volume_name: the pod's name for it. Empty if the volume is known from the disk alone; then `pod_namespace` and
             `pod_name` are empty too.
-        mount_point: its target was a mount point when the publication was done.
         runtime: the runtime that the volume is deferred to (`Deferral.runtime`), or `BY_DRIVER`; empty if the driver
             mounts it.
         fs_type, fs_uuid: the deferred volume's file system; empty until it was seen or chosen.
-        handover: how far a deferred volume has come.
     """
 
     driver: str
@@ -128,7 +121,6 @@ class Publication:
 
     @property
     def key(self) -> VolumeKey:
-        """The volume's identity."""
         return VolumeKey(self.driver, self.handle)
 
     @property
@@ -201,7 +193,6 @@ class VolumeStates:
 
     @property
     def trouble(self) -> str:
-        """Why the last write failed; empty if it did not."""
         return self._writer.trouble
 
     def rows(self) -> list[Row]:
@@ -210,11 +201,7 @@ class VolumeStates:
         return rows
 
     async def put(self, row: Row) -> None:
-        """Write a row in place of its predecessor; return once the disk has it. Cancelling does not undo it.
-
-        Raises:
-            NotReady: it could not be written.
-        """
+        """Write a row; return once the disk has it, else raise NotReady. Cancelling does not undo it."""
         columns = _COLUMNS[type(row)]
         values = {**asdict(row), "error": row.error[:_LONGEST_ERROR]}
         await self._commit(
@@ -223,11 +210,7 @@ class VolumeStates:
         )
 
     async def drop(self, row: Row) -> None:
-        """Remove a row whose mount is undone. Cancelling does not undo the removal.
-
-        Raises:
-            NotReady: it could not be written.
-        """
+        """Remove a row whose mount is undone; as `put`."""
         keys = _KEYS[type(row)]
         where = " AND ".join(f"{key} = ?" for key in keys)
         statement = f"DELETE FROM {_TABLES[type(row)]} WHERE {where}"  # noqa: S608  # our own names
@@ -249,7 +232,6 @@ class VolumeStates:
 
 
 def read_boot() -> str:
-    """Return the id of the machine's present boot."""
     return BOOT_ID.read_text().strip()
 
 

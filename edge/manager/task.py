@@ -61,13 +61,8 @@ class VolumeTask:
     """Mounts and unmounts one volume as its pods need it. `run` ends when nothing of it is mounted or wanted.
 
     Attributes:
-        key: the volume's identity.
-        rows: the records of its mounts.
         wants: the pods that want the volume, by the place of its mount.
-        use: the volume's entry in the node's `volumesInUse`.
-        upkeep: its regular work while it is mounted.
-        doing: the step under way, and its target; None: no step.
-        running: `run` is running.
+        doing: the step under way, and its target.
     """
 
     def __init__(self, key: VolumeKey, host: VolumeHost) -> None:
@@ -119,7 +114,6 @@ class VolumeTask:
         self._woken.set()
 
     def close(self) -> None:
-        """End after the running step. Mounts stay."""
         self._closing = True
         self._woken.set()
 
@@ -131,12 +125,10 @@ class VolumeTask:
         return found.why if found is not None else ""
 
     def wanted_since(self, target: Target) -> float:
-        """Return since when a pod wants it, in seconds since the epoch."""
         return self._wanted_since.get(target, 0.0)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do, now or later."""
         return self.rows.device is None and not (self.rows.publications or self.rows.unwritten or self.wants)
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -179,7 +171,6 @@ class VolumeTask:
         return None, until
 
     def _candidates(self, now: float) -> Iterator[Candidate]:
-        """Yield every step that the volume needs, the most urgent first; some are not due yet."""
         yield from ((step, target, 0.0) for step, target in self._mounting())
         if (expansion := self._expander.find(self.wants)) is not None:
             yield Step.EXPAND, *expansion
@@ -248,7 +239,6 @@ class VolumeTask:
             self._tell(step, target, error.why, tries.failures)
 
     def _tell(self, step: Step, target: Target, why: str, failures: int) -> None:
-        """Send an event about a failed step: to the pods for a mounting step, else to the node."""
         facts = self._host.facts
         if step not in MOUNTING:
             if failures >= _STUBBORN:  # the pod may not exist any more
@@ -340,19 +330,14 @@ class VolumeTask:
         return True
 
     def _check_copy(self, volume: Volume) -> None:
-        """Stage a volume that is one node's at a time, or goes by time, only while the hub's objects are known.
-
-        After a reset by the watchdog, the pod and the attachment of before may be gone, and the volume elsewhere.
-        """
+        # After a reset by the watchdog, the pod and the attachment of before may be gone, and the volume elsewhere.
         by_time = volume.fence or self._host.fencing.is_held(self.key)
         if (volume.is_sole or by_time) and not self._host.in_step():
             raise Waiting("the hub has not confirmed on the present link that this node's objects are complete")
 
     def _check_lease(self, volume: Volume) -> None:
-        """Wait for the lease of a volume that is fenced at its end, before anything is written.
-
-        The step itself begins and goes on only while the lease holds (`Fencing.mounting`).
-        """
+        # Before anything is written. The step itself begins and goes on only while the lease holds
+        # (`Fencing.mounting`).
         fencing = self._host.fencing
         if fencing.is_held(self.key) and (why := fencing.obstacle(volume)):
             raise Waiting(why)
@@ -470,7 +455,6 @@ class VolumeTask:
         log.info("volume %s is no longer staged", self.key)
 
     def _forget(self, target: Target) -> None:
-        """Forget the back-offs and the regular work of a mount that the driver has undone."""
         self.upkeep.forget(target)
         self._tries = {one: tries for one, tries in self._tries.items() if one[1] != target}
 
@@ -541,7 +525,7 @@ class VolumeTask:
 
 
 def _deferred(want: PodVolume, before: Publication | None, boot: str) -> dict[str, Any]:
-    """Return the fields of a deferred volume's row. A reboot ends every guest, and no unfinished mkfs."""
+    # A reboot ends every guest, and no unfinished mkfs.
     assert want.deferral is not None
     kept = before or Publication(driver="", handle="", name="", pod_uid="")
     is_over = kept.handover is Handover.HANDED and kept.boot != boot

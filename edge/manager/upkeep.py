@@ -51,7 +51,6 @@ class VolumeUpkeep:
         """The targets whose last known health is bad."""
 
     def find(self, wants: Mapping[Target, PodVolume], now: float) -> Iterator[Candidate]:
-        """Yield the regular steps, each with the monotonic time at which it is due."""
         for target, want in wants.items():
             if not self._rows.is_published(target):
                 continue
@@ -67,16 +66,12 @@ class VolumeUpkeep:
                 yield Step.STATS, target, due
 
     def forget(self, target: Target) -> None:
-        """Forget a mount that is undone."""
         self.stats.pop(target, None)
         self._abnormal.discard(target)
         self._due = {one: due for one, due in self._due.items() if one[1] != target}
 
     async def republish(self, target: Target, want: PodVolume) -> None:
-        """Let the driver refresh the contents.
-
-        A failure changes nothing (docs/csi-contract.md#tokens-and-republishing).
-        """
+        """Let the driver refresh the contents (docs/csi-contract.md#tokens-and-republishing)."""
         host, inputs = self._host, self._host.inputs
         self._due[Step.REPUBLISH, target] = host.clock.monotonic() + self._republish_s(target)
         pod = f"{want.pod.namespace}/{want.pod.name}"
@@ -150,14 +145,14 @@ class VolumeUpkeep:
             self._tell_health(want, "VolumeConditionNormal", "the driver finds it healthy again", warning=False)
 
     def _tell_health(self, want: PodVolume, reason: str, text: str, *, warning: bool) -> None:
-        """Report to the pod's users, as the kubelet does, and to the claim's, as external-health-monitor does."""
+        # Report to the pod's users, as the kubelet does, and to the claim's, as external-health-monitor does.
         facts, volume = self._host.facts, want.volume
         facts.tell_pod(want.pod, reason, f"Volume {want.volume_name}: {text}", warning=warning)
         if volume.claim is not None:
             facts.tell_claim(volume.claim, reason, f"Volume {volume.name} of {volume.driver}: {text}", warning=warning)
 
     def _round(self, up_or_down: Callable[[float], int], at: float) -> float:
-        """Round a time, so that several volumes are read at the same moment (`_LOOKS_AN_INTERVAL`)."""
+        # So that several volumes are read at the same moment (`_LOOKS_AN_INTERVAL`).
         every_s = self._host.stats_interval_s / _LOOKS_AN_INTERVAL
         return up_or_down(at / every_s) * every_s
 

@@ -50,11 +50,9 @@ class VolumeUse:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the hub has confirmed the present listing."""
         return self._asking is not None and self._asking.done()
 
     def want(self, wants: Iterable[PodVolume]) -> None:
-        """Take the pods that want it now."""
         self._look()
         volumes = [want.volume for want in wants]
         self._is_needed = any(volume.is_listed for volume in volumes)
@@ -63,14 +61,9 @@ class VolumeUse:
         self._look()
 
     async def check(self) -> None:
-        """Return if the hub has confirmed the listing. Called before the driver stages the volume for the first time.
+        """Return if the hub has confirmed the listing, else raise NotReady. Called before the first staging only.
 
-        It is not called again while the volume may be staged: it has been listed since, and the hub may be away
-        (docs/csi-contract.md#mounting-while-the-hub-is-away).
-
-        Raises:
-            Waiting: the hub has not confirmed it yet.
-            NotReady: the agent cannot find out.
+        While the volume may be staged, the hub may be away (docs/csi-contract.md#mounting-while-the-hub-is-away).
         """
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask(), name=f"volumesInUse {self._key}")
@@ -92,7 +85,6 @@ class VolumeUse:
         self._host.in_use_changed()
 
     def void(self) -> None:
-        """Void the confirmation, and stop waiting for one."""
         if self._asking is not None:
             self._asking.cancel()
             self._asking = None

@@ -41,10 +41,7 @@ class Wanted:
         opt_in: OptIn | None = None,
         complain: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`own_labels` returns the drivers' topology, which the Node object may not have yet.
-
-        `opt_in` is None if no runtime is known. `complain` gets a line for people about a pod that cannot be right.
-        """
+        """`own_labels` returns the drivers' topology, which the Node object may not have yet."""
         self._complain, self._opt_in = complain, opt_in or OptIn({}, Layout(Path("/")))
         self._objects, self._node, self._own_labels, self._selinux = objects, node, own_labels, selinux
         self._node_ref = Ref("Node", "", node)
@@ -65,7 +62,6 @@ class Wanted:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of this node's Node object."""
         return dict(self._node_labels)
 
     def of(self, uid: str) -> PodWants | None:
@@ -74,17 +70,14 @@ class Wanted:
         return self._pods[ref] if ref is not None else None
 
     def is_gone(self, uid: str) -> bool:
-        """Whether no pod of this uid can have a running container."""
         wants = self.of(uid)
         return wants is None or wants.pod.gone
 
     def load(self, now: float) -> frozenset[str]:
-        """Resolve all pods of the store, and return the uids of those that changed."""
         self._labels = self._read_labels()
         return self._resolve(self._objects.refs(POD), now)
 
     def update(self, changed: Iterable[Ref], now: float) -> frozenset[str]:
-        """Take changed, new or deleted objects, and return the uids of the pods whose volumes changed."""
         concerned: set[Ref] = set()
         for ref in changed:
             if ref.kind == POD:
@@ -95,28 +88,22 @@ class Wanted:
         return self._resolve(concerned, now)
 
     def update_labels(self, now: float) -> frozenset[str]:
-        """Take a changed topology from a driver, and return the uids of the pods whose volumes changed."""
         return self._resolve(self._relabelled(), now)
 
     def expire(self, now: float) -> frozenset[str]:
-        """Return the uids of the pods whose grace period has ended by `now`."""
         return self._resolve([ref for ref, ends_at in self._ends.items() if ends_at <= now], now)
 
     def next_end(self) -> float | None:
-        """Return the next time at which a grace period ends; None if none is running."""
         return min(self._ends.values(), default=None)
 
     @property
     def has_unread(self) -> bool:
-        """Whether some object could not be read from the disk."""
         return bool(self._unread)
 
     def read_again(self, now: float) -> frozenset[str]:
-        """Read the unreadable objects again, and return the uids of the pods whose volumes changed."""
         return self._resolve(list(self._unread), now)
 
     def _relabelled(self) -> set[Ref]:
-        """Return all pods if the node's labels have changed, else none. The Node object itself changes often."""
         labels = self._read_labels()
         if labels == self._labels:
             return set()
@@ -162,7 +149,6 @@ class Wanted:
         )
 
     def _keep(self, ref: Ref, old: PodWants | None, why: str) -> PodWants:
-        """Return the last known volumes of a pod that cannot be read from the disk."""
         if old is None or not old.unread:
             self._complain(f"{ref} cannot be read, and its earlier state counts: {why}")
         if old is not None:

@@ -26,15 +26,10 @@ class BlockQuestion:
     """Asks the controllers of this node's drivers."""
 
     def __init__(self, node: str, drivers: Callable[[], Sequence[Driver]]) -> None:
-        """Ask nothing yet. `drivers` returns all drivers that may be called."""
         self._node, self._drivers = node, drivers
 
     async def ask(self, volume: Volume) -> None:
-        """Ask about one volume.
-
-        Raises:
-            NotReady: the driver says that it cannot be used as a block device.
-        """
+        """Raise NotReady if the driver says that the volume cannot be used as a block device."""
         method = node_requests.VALIDATE
         try:
             driver = find_driver(self._drivers(), volume.driver, self._node, method)

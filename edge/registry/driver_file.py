@@ -32,7 +32,6 @@ class Kept:
     """The content of the file.
 
     Attributes:
-        drivers: the drivers that registered here, or that an operator named.
         node_plugins: by driver name: the last socket of its node plugin, also of drivers that are forgotten.
         with_topology: the drivers that had a topology of their own when the agent last knew all of their sockets.
     """
@@ -50,11 +49,7 @@ class DriverFile:
         self._writing = threading.Lock()
 
     def read(self) -> Kept:
-        """Read the stored state; an empty one if there is no usable file.
-
-        Raises:
-            SettingsError: a newer agent wrote the file.
-        """
+        """Read the stored state; empty without a usable file. Raises SettingsError if a newer agent wrote it."""
         try:
             return _from_json(read_state(self.path, FORM))
         except FileNotFoundError:
@@ -66,11 +61,7 @@ class DriverFile:
         return Kept()
 
     def write(self, kept: Kept) -> None:
-        """Replace the stored state. Waits for a write that an earlier caller left running in its thread.
-
-        Raises:
-            OSError: the disk refuses; the old file stays.
-        """
+        """Replace the stored state. Waits for a write that an earlier caller left running in its thread."""
         body = {
             "drivers": [_driver_to_json(found) for found in kept.drivers],
             "nodePlugins": dict(kept.node_plugins),

@@ -122,15 +122,12 @@ class DriverRegistry:
         self._subscribers.append(callback)
 
     def ask_every(self, name: str, seconds: float | None) -> None:
-        """Set how often the driver of a name is asked again, in seconds; None: the default."""
         self._store.ask_every(name, seconds)
 
     def csi_node(self) -> list[dict[str, Any]]:
-        """The CSINode's `spec.drivers`, sorted by name."""
         return csi_node_drivers(self._facts())
 
     def node_annotations(self) -> dict[str, str]:
-        """The Node's annotation with the drivers' ids for it; empty without drivers."""
         return node_annotations(self._facts())
 
     def node_labels(self) -> dict[str, str]:
@@ -139,7 +136,6 @@ class DriverRegistry:
 
     @property
     def problems(self) -> list[str]:
-        """Problems that people must solve, or should know."""
         return [
             *(
                 f"{it} cannot be asked: {it.trouble}; look at the driver's log"
@@ -173,18 +169,13 @@ class DriverRegistry:
         return [known.registration for known in self._store]
 
     def is_registered(self, name: str, socket: str) -> bool:
-        """Whether the driver of this name is registered through this registration socket."""
         known = self._store.find(name)
         return known is not None and known.registered and known.registration.socket == socket
 
     # ---- registration ------------------------------------------------------------------------------------------------
 
     async def register(self, offer: Offer) -> None:
-        """Register a driver. On return the registration is on disk, unless the disk fails.
-
-        Raises:
-            RegistrationRefused: the driver may not register, or did not answer.
-        """
+        """Register a driver, or raise RegistrationRefused. Then the registration is on disk, unless the disk fails."""
         await self._handler.register(offer)
         self._mark()
         self._tell()
@@ -196,14 +187,9 @@ class DriverRegistry:
             self._tell()
 
     def found(self, finder: str, endpoint: str, *, name: str = "") -> None:
-        """Note a driver's socket that was found beside a kubelet.
+        """Note a driver's socket that was found beside a kubelet: the hub can call it. `lost` takes the same `finder`.
 
-        The hub can call the driver. The agent tells Kubernetes nothing of it: the kubelet does.
-
-        Args:
-            finder: the registration socket or path that led here; `lost` takes the same text.
-            endpoint: the driver's socket.
-            name: the name under which it registers with a kubelet, if known.
+        `name`: the name under which it registers with a kubelet, if known.
         """
         if not fits(endpoint):
             log.warning("%s names a driver at %r, which cannot be a socket's path", finder, shorten(endpoint))
@@ -224,7 +210,6 @@ class DriverRegistry:
     # ---- drivers' answers --------------------------------------------------------------------------------------------
 
     def _heard(self, seat: Seat) -> None:
-        """Update everything that depends on a driver's answers about itself, which have changed."""
         self._replace_deserted(seat)
         self._mark()
         self._note(seat)
@@ -234,11 +219,8 @@ class DriverRegistry:
             self._judge_topology(known)
 
     def _replace_deserted(self, seat: Seat) -> None:
-        """Stop calling the socket that a driver has left behind.
-
-        A vendor's upgrade may move the socket, and a killed driver leaves its file. A socket that an operator named
-        replaces no other: the other may be the node plugin.
-        """
+        # A vendor's upgrade may move the socket, and a killed driver leaves its file. A socket that an operator named
+        # replaces no other: the other may be the node plugin.
         if seat.driver.named:
             return
         served = set(services(seat.driver))
@@ -248,7 +230,7 @@ class DriverRegistry:
                 other.mark_if_deserted()
 
     def _note(self, seat: Seat) -> None:
-        """Store the node plugins' sockets and the names of drivers with a topology; they outlast the driver."""
+        # They outlast the driver.
         name = seat.driver.name
         found = None if self._own or name in self._registered else sole_node_plugin(self.drivers, name)
         if found is not None:
@@ -259,7 +241,6 @@ class DriverRegistry:
         self._news.set()
 
     def _mark(self) -> None:
-        """Set `has_node_plugin` (at another socket) and `had_topology` of each driver."""
         is_news = False
         for seat in self._sockets:
             driver = seat.driver
@@ -272,10 +253,8 @@ class DriverRegistry:
             self._changed()
 
     def _learn(self, seat: Seat) -> None:
-        """Take a driver's answers about this node, if it is the one that `find` returns for its name.
-
-        If `find` returns none, a driver at a socket that an operator named is installed, if it serves Node.
-        """
+        # If `find` returns no driver of the name, one at a socket that an operator named is installed, if it serves
+        # Node.
         if not self._own or (report := seat.driver.report) is None:
             return
         self._forget_former_names(seat, report.driver)
@@ -298,14 +277,12 @@ class DriverRegistry:
             self._tell()
 
     def _forget_former_names(self, seat: Seat, name: str) -> None:
-        """Forget the earlier names of a driver at a socket that an operator named."""
         for known in self._store:
             if known.driver is seat.driver and known.name != name and not known.registration.socket:
                 self._store.forget(known.name)
                 self._tell()
 
     def _judge_topology(self, known: NodeDriver) -> None:
-        """Add or remove the bridge's segment in a driver's topology: another socket of the driver may have answered."""
         if known.driver.report is None or why_no_segment(self._node):
             return
         topology = {key: value for key, value in known.topology.items() if key != NODE_SEGMENT}
@@ -326,7 +303,6 @@ class DriverRegistry:
         self._tell()
 
     def _check_labels(self, name: str, info: NodeInfo) -> None:
-        """Check that a driver's topology contradicts no label that is known here."""
         check_labels(info.topology, self._labels(), whose="its Node object")
         for known in self._store:
             if known.name != name:
@@ -352,7 +328,6 @@ class DriverRegistry:
                 self._tasks = None
 
     async def close(self) -> None:
-        """Close the connections to all drivers."""
         await self._sockets.close()
 
     def _expire(self) -> None:
@@ -370,7 +345,6 @@ class DriverRegistry:
 
 
 def _info_in(report: DriverReport, *, own_topology: bool) -> NodeInfo:
-    """Return a driver's answers about this node, as Kubernetes will get them."""
     bodies = []
     for method in (NODE_GET_INFO, NODE_GET_CAPABILITIES):
         answer, what = report.answers.get(method), method.rpartition("/")[2]

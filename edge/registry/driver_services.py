@@ -70,8 +70,7 @@ def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) ->
     """Return the socket of a driver to which a call of this method goes.
 
     Raises:
-        DriverMissing: no driver has the name, none of that name serves the method, or its controller has perhaps not
-            answered yet.
+        DriverMissing: no socket of the driver serves the method, or its controller has perhaps not answered yet.
         DriverAmbiguous: several sockets serve the method, even if one of them is away now.
     """
     service = _service_of(method)
@@ -98,7 +97,6 @@ def services(driver: Driver) -> list[str]:
 
 
 def ambiguities(drivers: Sequence[Driver], node: str) -> list[str]:
-    """Return a text for each driver that gets no calls because several sockets serve the same."""
     foremost = ((name, _foremost(them, part)) for name, them in _by_name(drivers).items() for part in _PARTS)
     return list(dict.fromkeys(str(_ambiguous(name, node, found)) for name, found in foremost if len(found) > 1))
 
@@ -150,7 +148,6 @@ def has_topology(drivers: Sequence[Driver], name: str, *, had: bool = False) -> 
 
 
 def lacks_topology(drivers: Sequence[Driver], name: str) -> bool:
-    """Whether a driver has answered, and has no topology of its own."""
     return name in _by_name(drivers) and not has_topology(drivers, name)
 
 
@@ -199,7 +196,6 @@ def _rank(driver: Driver, service: str) -> tuple[bool, ...]:
 
 
 def _part_of(service: str) -> str:
-    """Return the plugin that serves a service. Both serve Identity, and the controller comes first."""
     return NODE if service == NODE else _CONTROLLER
 
 

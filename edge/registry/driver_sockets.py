@@ -21,7 +21,6 @@ class Seat:
     """One driver socket and its users. Without users it is given up.
 
     Attributes:
-        driver: makes the calls.
         names: the names of the drivers that are known to be there.
         finders: for each registration socket or path that led an observer here, the time at which it was lost, or None.
         asking: the number of registrations that are calling the driver now.
@@ -36,12 +35,10 @@ class Seat:
 
     @property
     def wanted(self) -> bool:
-        """Whether the socket has a user."""
         return self.driver.named or bool(self.names) or bool(self.finders)
 
     @property
     def was_only_found(self) -> bool:
-        """Whether an observer found it, and it has no other user."""
         return bool(self.finders) and not self.driver.named and not self.names
 
     @property
@@ -56,13 +53,11 @@ class Seat:
             self._deserted = frozenset({file, None})
 
     def watch(self, tasks: Tasks) -> None:
-        """Ask the driver for its name and capabilities from time to time, until `leave`."""
         if self._left is None:
             self._left = asyncio.Event()
             tasks.start(_watch(self.driver, self._left), name=f"driver at {self.driver.socket}")
 
     def leave(self) -> None:
-        """Stop asking, because the socket has no user left."""
         if self._left is not None:
             self._left.set()
 
@@ -88,11 +83,9 @@ class DriverSockets:
 
     @property
     def drivers(self) -> list[Driver]:
-        """The drivers that may be called."""
         return [seat.driver for seat in self if seat.wanted and not seat.is_deserted]
 
     def seat(self, socket: Path) -> Seat:
-        """Return the seat of a socket; makes one if needed."""
         identity = _identity(socket)
         if identity not in self._seats:
             driver = Driver(
@@ -105,16 +98,13 @@ class DriverSockets:
         return self._seats[identity]
 
     def is_at(self, socket: Path, seat: Seat) -> bool:
-        """Whether `seat` is the seat of this socket."""
         return self._seats.get(_identity(socket)) is seat
 
     def is_unasked(self, socket: Path) -> bool:
-        """Whether a driver may be at a socket that has not been asked yet."""
         seat = self._seats.get(_identity(socket))
         return seat is not None and not seat.driver.asked
 
     def seat_of(self, driver: Driver) -> Seat | None:
-        """Return the seat of a driver, or None."""
         return next((seat for seat in self if seat.driver is driver), None)
 
     @contextlib.contextmanager
@@ -129,7 +119,6 @@ class DriverSockets:
             self.tidy()
 
     def tidy(self) -> None:
-        """Give up unwanted seats."""
         for identity, seat in list(self._seats.items()):
             if not seat.wanted and not seat.asking:
                 del self._seats[identity]
@@ -137,18 +126,15 @@ class DriverSockets:
                 self._left.append(seat.driver)
 
     def watch(self, tasks: Tasks) -> None:
-        """Start asking the wanted drivers from time to time."""
         for seat in self:
             if seat.wanted:
                 seat.watch(tasks)
 
     async def close_left(self) -> None:
-        """Close the connections of seats that were given up."""
         while self._left:
             await self._left.pop().close()
 
     async def close(self) -> None:
-        """Close all connections."""
         self._left += [seat.driver for seat in self]
         await self.close_left()
 
@@ -170,18 +156,15 @@ class DriverSockets:
         return bool(seen)
 
     def forget(self, before: float) -> bool:
-        """Forget the sockets lost before a time. Return whether there were any."""
         over = [(seat, finder) for seat, finder, since in self._lost() if since <= before]
         for seat, finder in over:
             del seat.finders[finder]
         return bool(over)
 
     def lost_at(self) -> Iterator[float]:
-        """Yield the time of each loss that is not forgotten yet."""
         return (since for _, _, since in self._lost())
 
     def _lost(self) -> Iterator[tuple[Seat, str, float]]:
-        """Yield each lost socket's seat, its finder and the time of the loss."""
         for seat in self:
             yield from ((seat, finder, since) for finder, since in seat.finders.items() if since is not None)
 
@@ -191,7 +174,7 @@ class DriverSockets:
 
 
 def _identity(socket: Path) -> str:
-    """Return one identity for all paths of a socket: a kubelet's directory often has two names."""
+    # One identity for all paths of a socket: a kubelet's directory often has two names.
     return os.path.realpath(socket)
 
 
@@ -203,5 +186,4 @@ def nobody_listens(socket: Path) -> bool:
 
 
 def fits(socket: str) -> bool:
-    """Whether a text can be the path of a socket."""
     return socket.startswith("/") and "\0" not in socket and len(os.fsencode(socket)) <= LONGEST_SOCKET_PATH_BYTES

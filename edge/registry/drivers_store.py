@@ -65,14 +65,12 @@ class DriversStore:
 
     @property
     def path(self) -> Path:
-        """The path of the file."""
         return self._file.path
 
     def __iter__(self) -> Iterator[NodeDriver]:
         return iter(list(self._known.values()))
 
     def find(self, name: str) -> NodeDriver | None:
-        """The driver of a name, also after it has left."""
         return self._known.get(name)
 
     def install(self, registration: Registration, seat: Seat) -> NodeDriver:
@@ -88,7 +86,6 @@ class DriversStore:
         return known
 
     def forget(self, name: str) -> None:
-        """Remove a driver."""
         known = self._known.pop(name)
         if (seat := self._sockets.seat_of(known.driver)) is not None:
             seat.names.discard(name)
@@ -116,7 +113,6 @@ class DriversStore:
         return self._sockets.forget(before) or bool(gone)
 
     def ask_every(self, name: str, seconds: float | None) -> None:
-        """Set how often the agent asks a driver for its description; None: the default."""
         if seconds is None:
             self._periods.pop(name, None)
         else:
@@ -130,7 +126,6 @@ class DriversStore:
     # ---- its life ----------------------------------------------------------------------------------------------------
 
     def idle_s(self) -> float | None:
-        """Seconds until a driver expires or a write is due; None if neither is pending."""
         since = [known.gone_at_s for known in self]
         since += self._sockets.lost_at()
         waits = [max(at_s + self._grace_s - self._clock(), 0.0) for at_s in since if at_s is not None]

@@ -14,8 +14,6 @@ class NodeDriver:
     """One driver; the same object as long as the driver is known. Its properties are the latest answers.
 
     Attributes:
-        registration: the latest registration.
-        driver: the object that makes the calls.
         file: the identity of its registration socket's file; None if it has not registered since the agent started.
         gone_at_s: the monotonic time at which its registration socket vanished, or None.
     """
@@ -29,12 +27,10 @@ class NodeDriver:
 
     @property
     def name(self) -> str:
-        """The driver's name."""
         return self.registration.name
 
     @property
     def node_id(self) -> str:
-        """The driver's id for this node."""
         return self.registration.info.node_id
 
     @property
@@ -44,12 +40,10 @@ class NodeDriver:
 
     @property
     def max_volumes(self) -> int:
-        """The most volumes that it can have here; 0 if it does not say."""
         return self.registration.info.max_volumes
 
     @property
     def topology(self) -> Mapping[str, str]:
-        """Its accessible topology here, segments by key."""
         return self.registration.info.topology
 
     @property
@@ -60,9 +54,7 @@ class NodeDriver:
     async def call(
         self, method: str, request: bytes, *, timeout_s: float, may_begin: Callable[[], bool] | None = None
     ) -> tuple[Status, bytes | None]:
-        """Call the driver for at most `timeout_s` seconds, if `may_begin` allows it when the request is about to leave.
-
-        Cancelling cancels the call at the driver.
+        """Call the driver, if `may_begin` allows it when the request is about to leave.
 
         Raises:
             CallError: there is no answer from the driver itself.

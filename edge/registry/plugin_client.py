@@ -35,11 +35,7 @@ class PluginSilent(BridgeError):
 
 
 class PluginClient:
-    """The client of one registration socket. Always close it.
-
-    Attributes:
-        socket: the path of the socket.
-    """
+    """The client of one registration socket. Always close it."""
 
     def __init__(self, socket: str, file: FileId) -> None:
         self.socket = socket
@@ -51,14 +47,7 @@ class PluginClient:
         )
 
     async def get_info(self) -> tuple[str, Offer]:
-        """Call GetInfo.
-
-        Returns:
-            The plugin's type, and its offer, which means something only for a CSI driver.
-
-        Raises:
-            PluginSilent: there is no usable answer.
-        """
+        """Return the plugin's type and its offer (for a CSI driver), or raise PluginSilent."""
         body = await self._call("GetInfo", InfoRequest(), _DIAL_LIMIT_S)
         try:
             info = PluginInfo.FromString(body)
@@ -72,7 +61,6 @@ class PluginClient:
         await self._call("NotifyRegistrationStatus", status, _NOTIFY_LIMIT_S)
 
     async def close(self) -> None:
-        """Close the connection."""
         await self._channel.close()
 
     async def _call(self, name: str, request: Message, limit_s: float) -> bytes:
@@ -89,7 +77,7 @@ class PluginClient:
         return body or b""
 
     async def _connected(self, _ask: Ask) -> str:
-        """Give the call its own time limit after the connection is made."""
+        # The call gets its own time limit after the connection is made.
         if self._dialled or file_id(self.socket) != self._file:
             raise ValueError("another plugin took its place")
         self._dialled = True

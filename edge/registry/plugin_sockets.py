@@ -68,12 +68,6 @@ _NOTHING_SEEN = Look()
 
 
 def look(directory: Path, before: Look = _NOTHING_SEEN) -> Look:
-    """Read a directory and those below it. Symbolic links to directories are not followed.
-
-    Args:
-        directory: the directory.
-        before: the last result.
-    """
     found = Look()
     waiting = [directory]
     while waiting:
@@ -121,13 +115,7 @@ _KINDS = {
 
 
 async def looks(directory: Path) -> AsyncGenerator[Look, None]:
-    """Yield the directory's entries now and after each change, for ever. Makes the directory (0755) when it is missing.
-
-    Cancelling ends the watch.
-
-    Args:
-        directory: the registry directory.
-    """
+    """Yield the directory's entries now and after each change, for ever. Makes the directory when it is missing."""
     trouble, found = "", Look()
     while True:
         try:
@@ -177,13 +165,13 @@ async def _watched(directory: Path, found: Look) -> AsyncGenerator[Look, None]:
 
 
 def _matters(_change: Change, _path: str) -> bool:
-    """Accept every change: watchfiles' default filter skips names such as `__pycache__`."""
+    # watchfiles' default filter skips names such as `__pycache__`.
     return True
 
 
 @contextlib.contextmanager
 def _held(directory: Path) -> Iterator[int]:
-    """Open the directory: while it is open, no other one gets its inode number."""
+    # While it is open, no other directory gets its inode number.
     held = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield held

@@ -48,11 +48,7 @@ class Offer:
     """A plugin's answer to GetInfo.
 
     Attributes:
-        socket: the path of the registration socket.
-        file: the identity of that socket's file.
-        name: the driver's name.
         endpoint: the driver's CSI socket; empty for the registration socket itself.
-        versions: the supported versions of the plugin contract.
     """
 
     socket: str
@@ -67,7 +63,6 @@ class NodeInfo:
     """A driver's answers about this node.
 
     Attributes:
-        node_id: the driver's id for this node.
         max_volumes: the most volumes that it can have here; 0 if it does not say.
         topology: its accessible topology, segments by key, with the node's own segment where needed
             (`common.topology`).
@@ -85,11 +80,7 @@ class Registration:
     """A driver as this node knows it, also while the driver is away and after a restart.
 
     Attributes:
-        name: the driver's name.
-        endpoint: its CSI socket.
         socket: the registration socket; empty for a driver that an operator named.
-        version: the version of the plugin contract.
-        info: its last answers.
         gone: its registration socket was removed; this entry stays for a while
             (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry).
     """
@@ -107,11 +98,7 @@ class Registration:
 
 
 def highest_version(versions: Iterable[str]) -> Version:
-    """Return the highest supported v1.x of a plugin; other major versions do not count.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the highest v1.x of a plugin, or raise ValueError: other major versions do not count."""
     versions = tuple(versions)
     read = [tuple(int(part) for part in match[1].split(".")) for match in map(_VERSION.fullmatch, versions) if match]
     supported = [version for version in read if version[0] == 1]
@@ -122,13 +109,7 @@ def highest_version(versions: Iterable[str]) -> Version:
 
 
 def check_name(name: str) -> None:
-    """Check that a name can be a CSI driver's in Kubernetes, which refuses a CSINode with one bad name as a whole.
-
-    The name also becomes part of paths.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Raise ValueError if a name cannot be a CSI driver's: Kubernetes would refuse the whole CSINode."""
     if not name:
         raise ValueError("it gives no name")
     if len(name) > LONGEST_DRIVER_NAME_CHARS:
@@ -141,11 +122,7 @@ def check_name(name: str) -> None:
 
 
 def read_node_info(info: bytes, capabilities: bytes) -> NodeInfo:
-    """Read a driver's answers to NodeGetInfo and NodeGetCapabilities; the former as Kubernetes will get it.
-
-    Raises:
-        ValueError: it breaks the CSI specification, or Kubernetes could not take it.
-    """
+    """Read a driver's answers; the first as Kubernetes will get it. Raises ValueError."""
     try:
         said = NodeGetInfoResponse.FromString(info)
         can = NodeGetCapabilitiesResponse.FromString(capabilities)
@@ -180,16 +157,7 @@ def _check_topology(topology: Mapping[str, str]) -> None:
 
 
 def check_labels(topology: Mapping[str, str], labels: Mapping[str, str], *, whose: str) -> None:
-    """Check that a driver's topology segments do not contradict existing labels.
-
-    Args:
-        topology: the driver's segments.
-        labels: the labels that the node has already.
-        whose: the owner of the labels, for the error.
-
-    Raises:
-        ValueError: a segment contradicts a label.
-    """
+    """Raise ValueError if a driver's topology contradicts labels of the node. `whose` names them in the error."""
     for key, value in topology.items():
         if labels.get(key, value) != value:
             raise ValueError(f"it says that this node is {key}={value}, but {whose} says {key}={labels[key]}")
@@ -202,12 +170,11 @@ def shorten(text: str) -> str:
 
 
 def _padded(version: Version) -> Version:
-    """Return a version with zeros appended: 1.0 equals 1.0.0."""
+    # 1.0 equals 1.0.0.
     return (*version, *(0,) * (8 - len(version)))
 
 
 def is_newer(version: Version, than: Version) -> bool:
-    """Whether a version is higher than another."""
     return _padded(version) > _padded(than)
 
 
@@ -217,7 +184,6 @@ _VERSION = re.compile(r"\s*v?((?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9}){1,7})(?:[^0-
 
 
 def csi_node_drivers(registrations: Iterable[Registration]) -> list[dict[str, Any]]:
-    """Return the CSINode's `spec.drivers`, sorted by name."""
     return [_csi_node_driver(found) for found in sorted(registrations, key=lambda found: found.name)]
 
 
@@ -234,7 +200,6 @@ def _csi_node_driver(registration: Registration) -> dict[str, Any]:
 
 
 def node_annotations(registrations: Iterable[Registration]) -> dict[str, str]:
-    """Return the Node's annotation with each driver's id for the node; empty without drivers."""
     ids = {found.name: found.info.node_id for found in registrations}
     if not ids:
         return {}
@@ -242,5 +207,4 @@ def node_annotations(registrations: Iterable[Registration]) -> dict[str, str]:
 
 
 def node_labels(registrations: Iterable[Registration]) -> dict[str, str]:
-    """Return the Node's labels that are topology segments of its drivers."""
     return {key: value for found in registrations for key, value in sorted(found.info.topology.items())}

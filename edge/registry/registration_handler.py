@@ -56,17 +56,12 @@ class RegistrationHandler:
         check_labels: Callable[[str, NodeInfo], None],
         has_topology: Callable[[str], bool],
     ) -> None:
-        """`check_labels` raises ValueError if the driver's topology contradicts other labels."""
         self._store, self._sockets = store, sockets
         self._check_labels, self._has_topology = check_labels, has_topology
         self._registering: dict[str, str] = {}
 
     async def register(self, offer: Offer) -> None:
-        """Register a driver.
-
-        Raises:
-            RegistrationRefused: it may not register, or did not answer.
-        """
+        """Register a driver. Raises RegistrationRefused if it may not register, or did not answer."""
         try:
             check_name(offer.name)
             version = highest_version(offer.versions)
@@ -83,7 +78,6 @@ class RegistrationHandler:
 
     @contextlib.contextmanager
     def _alone(self, offer: Offer) -> Iterator[None]:
-        """Refuse a second registration of the same name during this one."""
         if (other := self._registering.get(offer.name)) is not None:
             raise ValueError(f"{other} is just registering a driver {offer.name}")
         self._registering[offer.name] = offer.socket
@@ -93,7 +87,6 @@ class RegistrationHandler:
             del self._registering[offer.name]
 
     async def _see_that_name_is_free(self, offer: Offer, seat: Seat, version: Version) -> None:
-        """Check that the driver of a name may register."""
         name = offer.name
         known = self._store.find(name)
         if known is None or known.file is None or known.registration.socket == offer.socket:
@@ -119,7 +112,6 @@ class RegistrationHandler:
 
 
 def _endpoint(offer: Offer) -> Path:
-    """Return the path of the driver's CSI socket."""
     endpoint = offer.endpoint.removeprefix("unix://") or offer.socket
     if not fits(endpoint):
         raise ValueError(

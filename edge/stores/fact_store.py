@@ -53,7 +53,6 @@ class FactStore:
     """The table of facts (`common.sync.Truth`)."""
 
     def __init__(self) -> None:
-        """Make a store that still needs `load` and `start`."""
         self._newest: dict[Ref, str] = {}  # the version put last, on the disk or on its way there
         self._acked: set[Ref] = set()  # those whose newest version the hub has stored
         self._stamps: dict[Ref, Stamp] = {}  # those on the disk
@@ -71,11 +70,7 @@ class FactStore:
         self._path: Path
 
     def load(self, database: sqlite3.Connection) -> None:
-        """Read all rows once, so that damage shows now.
-
-        Raises:
-            sqlite3.DatabaseError: the database is damaged.
-        """
+        """Read all rows once, so that damage shows now."""
         for found in (self._newest, self._acked, self._stamps, self._events):
             found.clear()
         for kind, namespace, name, version, acked, _body in database.execute(
@@ -89,7 +84,6 @@ class FactStore:
                 self._events[ref] = None
 
     def start(self, path: Path, writer: DatabaseWriter, reader: sqlite3.Connection) -> None:
-        """Begin to serve the loaded facts."""
         self._path, self._writer, self._reader = path, writer, reader
 
     # ---- for the agent
@@ -123,7 +117,6 @@ class FactStore:
                 waiter.set_exception(KeyError(ref))
 
     def refs(self, kind: str) -> list[Ref]:
-        """The keys of all facts of a kind on the disk."""
         return [ref for ref in self._stamps if ref.kind == kind]
 
     async def wait_acked(self, ref: Ref) -> None:
@@ -149,7 +142,6 @@ class FactStore:
 
     @property
     def waiting(self) -> int:
-        """The number of facts that the hub does not have."""
         return len(self._newest) - len(self._acked)
 
     # ---- for the stream that sends them
@@ -186,7 +178,6 @@ class FactStore:
         return lambda: self._listeners.remove(listener)
 
     def hear(self, event: Event) -> None:
-        """Process the hub's answer to the facts that the agent sent."""
         match event:
             case Compared(held):
                 for ref in [ref for ref in self._acked if held.get(ref) != Stamp("", self._newest[ref])]:
@@ -224,7 +215,6 @@ class FactStore:
             self._write(ref, (_ACK, (1, ref.kind, ref.namespace, ref.name, stamp.version)))
 
     def _refuse(self, ref: Ref, stamp: Stamp, why: str) -> bool:
-        """Tell the waiters for a fact's newest state that the hub does not accept it. Returns whether there are any."""
         waiters = self._waiters.pop(ref, set()) if self._newest.get(ref) == stamp.version else set()
         for waiter in waiters:
             if not waiter.done():
@@ -232,7 +222,7 @@ class FactStore:
         return bool(waiters)
 
     def _on_lost(self, ref: Ref) -> None:
-        """The hub has lost a fact: the agent sends it again, and new waiters wait for that."""
+        # The agent sends it again, and new waiters wait for that.
         self._acked.discard(ref)
         self._write(ref, (_ACK, (0, ref.kind, ref.namespace, ref.name, self._newest[ref])))
 
@@ -268,7 +258,6 @@ class FactStore:
             self._task = None
 
     def _show(self, batch: Mapping[Ref, Statement]) -> None:
-        """Bring memory up to date with written statements, and tell the listeners."""
         changed = set()
         for ref, (sql, values) in batch.items():
             if sql is _PUT:

@@ -69,7 +69,6 @@ class ObjectStore:
     """
 
     def __init__(self, sealer: Sealer, *, clock: Callable[[], float] = time.time) -> None:
-        """Make a store that still needs `load` and `start`."""
         self._sealer = sealer
         self._clock = clock
         self._stamps: dict[Ref, Stamp] = {}
@@ -85,11 +84,7 @@ class ObjectStore:
         self.heard_at: float | None = None
 
     def load(self, database: sqlite3.Connection) -> None:
-        """Read all rows once, so that damage shows now.
-
-        Raises:
-            sqlite3.DatabaseError: the database is damaged.
-        """
+        """Read all rows once, so that damage shows now."""
         self._stamps, self._digest = {}, Digest()
         lost: list[tuple[str, ...]] = []
         for kind, namespace, name, uid, version, body in database.execute(
@@ -119,11 +114,7 @@ class ObjectStore:
     # ---- for the agent
 
     def get(self, ref: Ref) -> Object | None:
-        """An object in its stored state; None if there is none.
-
-        Raises:
-            OSError: the disk cannot read it. The object may exist.
-        """
+        """An object in its stored state; None if there is none. Raises OSError if the disk cannot read it."""
         if ref not in self._stamps:
             return None
         try:
@@ -147,7 +138,6 @@ class ObjectStore:
         return stamp.uid if stamp is not None else ""
 
     def refs(self, kind: str) -> list[Ref]:
-        """The keys of all objects of a kind."""
         return [ref for ref in self._stamps if ref.kind == kind]
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -168,11 +158,9 @@ class ObjectStore:
     # ---- for the stream that fills it
 
     def sums(self) -> bytes:
-        """The digest of the stored objects."""
         return self._digest.sums()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
-        """The state of every stored object."""
         return self._stamps
 
     async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
@@ -186,7 +174,6 @@ class ObjectStore:
         return refused
 
     async def settle(self) -> None:
-        """Return when all changes given to `store` are on the disk."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -254,7 +241,6 @@ class ObjectStore:
                 return _HEARD, (now,)
 
     def _show(self, changes: Sequence[Change], now: float, *, is_current: bool) -> None:
-        """Bring memory up to date with stored changes, and tell the subscribers."""
         touched: set[Ref] = set()
         came_in_step = False
         for change in changes:

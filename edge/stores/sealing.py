@@ -32,7 +32,6 @@ class Sealer:
         self._cipher = AESGCM(key)
 
     def seal(self, ref: Ref, stamp: Stamp, body: bytes) -> bytes:
-        """The sealed form of a body."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, body, _bound(ref, stamp))
 
@@ -45,11 +44,7 @@ class Sealer:
 
 
 def load_sealer(path: Path) -> Sealer:
-    """The sealer with the key of a file. Makes a new key if the file is missing or holds no key.
-
-    Raises:
-        OSError: the file cannot be read or written.
-    """
+    """The sealer with the key of a file. Makes a new key if the file is missing or holds no key."""
     try:
         key = path.read_bytes()
     except FileNotFoundError:
@@ -66,7 +61,7 @@ def load_sealer(path: Path) -> Sealer:
 
 
 def _make_key(path: Path) -> bytes:
-    """A new key, on the disk before it seals a body."""
+    # On the disk before it seals a body.
     key = secrets.token_bytes(_KEY_BYTES)
     replace_file(path, key, durable=True, mode=0o600)
     return key
