@@ -16,7 +16,7 @@ from common.errors import timestamp
 
 
 class Absences:
-    """The absences of all nodes, by their links and their Nodes."""
+    """By the nodes' links and their Nodes."""
 
     def __init__(self, links: Nodes, mounts: Mounts) -> None:
         self._links, self._mounts = links, mounts
@@ -26,7 +26,7 @@ class Absences:
         return self._links.knows(node) or self._mounts.has_node(node)
 
     def of(self, node: str) -> str:
-        """How a node is away, such as `it is offline since …`; empty if it is not away."""
+        """How a node is away, such as `it is offline since …`; empty if it is not."""
         state = self._mounts.kubelet_state(node)
         if state is None:
             since = self._links.away_since(node)
@@ -58,5 +58,5 @@ class Absences:
         return f"{since if since is not None else ''}/{state.since if state is not None else ''}"
 
     def records(self, node: str) -> list[Change]:
-        """The record by which a later hub finds the same mark. It may not be written yet."""
+        # It may not be written yet: a later hub finds the same mark by it.
         return [self._links.record(node)] if self._links.knows(node) else []

@@ -32,13 +32,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A peer that the hub has let in: the note at its link (`common.link.Link.context`).
-
-    Attributes:
-        role: its role.
-        since: when it came, in seconds since the epoch.
-        placement: how its calls are placed (`cloud.placement.placement.Mode`); empty for an operator.
-    """
+    """A peer that the hub has let in: the note at its link (`common.link.Link.context`)."""
 
     role: Role
     since: float
@@ -60,21 +54,11 @@ SUBJECTS = {
 }
 """The certificate of each role. A role without an entry cannot come over the network."""
 
-_OURS = "csi-bridge:"
-"""Begins each URI of the bridge."""
+_OURS = "csi-bridge:"  # begins each URI of the bridge
 
 
 def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
-    """Return the peer's role.
-
-    Args:
-        hello: the peer's hello.
-        peer: the transport's knowledge of the peer.
-        insecure: the hub listens without TLS (loopback only) and believes the names.
-
-    Raises:
-        HandshakeRefused: the peer may not have this role or name.
-    """
+    """Return the peer's role. With `insecure` (loopback without TLS) its names count. Raises HandshakeRefused."""
     try:
         role = Role(hello.role)
     except ValueError:
@@ -100,17 +84,13 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
 
 
 def check_driver(link: Link, driver: str) -> None:
-    """Check an admitted peer's call or watch of a driver. An operator may call every driver.
-
-    Raises:
-        ForeignDriver: it is a proxy driver, and asks for another driver than its own.
-    """
+    """An operator may call and watch every driver, a proxy driver its own: ForeignDriver."""
     if link.context.role is Role.DRIVER and driver != link.peer.name:
         raise ForeignDriver(link.peer.name, driver)
 
 
 def certified(peer: Peer) -> str:
-    """The names in a peer's certificate, for people: its URIs of the bridge, or its CN and O; empty without one."""
+    """The names in a certificate, for people: its URIs of the bridge, or its CN and O; empty without one."""
     uris = _identities(peer)
     if uris:
         return ", ".join(uris)

@@ -13,22 +13,18 @@ from common.offline_policy import PARAMETER
 
 _Request = csi.CreateVolumeRequest | csi.GetCapacityRequest | csi.ValidateVolumeCapabilitiesRequest
 
+# By method: the request with the parameters of a StorageClass.
 _WITH_PARAMETERS: Final[Mapping[str, type[_Request]]] = {
     "/csi.v1.Controller/CreateVolume": csi.CreateVolumeRequest,
     "/csi.v1.Controller/GetCapacity": csi.GetCapacityRequest,
     "/csi.v1.Controller/ValidateVolumeCapabilities": csi.ValidateVolumeCapabilitiesRequest,
 }
-"""By method: the request with the parameters of a StorageClass."""
 
-OWN: Final = PARAMETER.encode()
-"""Only a request with these bytes can have such a parameter."""
+OWN: Final = PARAMETER.encode()  # only a request with these bytes can have such a parameter
 
 
 def without_own(method: str, request: bytes) -> bytes:
-    """A request without the parameters that are the bridge's own. Every other field stays, unknown ones included.
-
-    A request without `OWN` is not parsed. One that does not parse stays as it is: no driver reads it.
-    """
+    """A request without the bridge's own parameters. Every other field stays, unknown ones included."""
     kind = _WITH_PARAMETERS.get(method)
     if kind is None or OWN not in request:
         return request

@@ -19,18 +19,17 @@ from cloud.references import (
 )
 from cloud.sources.source import Source
 
-_PAGE: Final = 250
-"""Objects in one part of a list: they take the loop some ten milliseconds."""
+_PAGE: Final = 250  # objects in one part of a list: they take the loop some ten milliseconds
 
 
 class ClusterReferences:
-    """Reads the references of a cluster (`references.ReferenceReader`)."""
+    """Reads the references of a cluster."""
 
     def __init__(self, api: Kube, source: Source) -> None:
         self._api, self._source = api, source
 
     async def read(self) -> References:
-        """See `ReferenceReader`. A list that breaks off is not read: the next audit tries again."""
+        # A list that breaks off is not read: the next audit tries again.
         found = References(waiting=await waiting_claims(self._source))
         if not self._source.is_ready:
             found.unread[VOLUME] = "the hub has not read all claims yet"

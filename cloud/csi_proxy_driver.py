@@ -58,8 +58,8 @@ from common.version import introduce
 
 log = logging.getLogger("csi_bridge.driver")
 
+# How often it looks for the socket's file. A sidecar that starts dials every second (csi-lib-utils), and goes on.
 _LOOK_S = 2.0
-"""How often it looks for the socket's file. A sidecar that starts dials every second (csi-lib-utils), and goes on."""
 
 
 class ProxyDriver(ServedByTasks):
@@ -70,7 +70,6 @@ class ProxyDriver(ServedByTasks):
     def __init__(
         self, settings: DriverSettings, cache: IdentityCache, metrics: Metrics, *, reopen: Backoff = REOPEN
     ) -> None:
-        """A proxy driver without sockets: see `run`. `reopen` has the waits between two watches of the hub."""
         self._driver = settings.drivername
         self._node = settings.nodeid or ""
         self._limit = settings.max_message_bytes
@@ -84,7 +83,6 @@ class ProxyDriver(ServedByTasks):
     # ---- the sidecars' side ------------------------------------------------------------------------------------------
 
     def handle(self, call: ServerCall) -> ForwardedCall | None:
-        """Take one call of a sidecar: answer it from the cache, or forward it."""
         if call.method in CACHED_METHODS:
             answer = self._cache.answer(call.method)
             call.answer(Status(answer.code, answer.message), None if answer.code else answer.body)
@@ -106,7 +104,6 @@ class ProxyDriver(ServedByTasks):
         return forwarded
 
     def _link_for(self, method: str) -> Link:
-        """The link to the hub, for a call of a method."""
         if not is_controller_side(method):
             why = "this socket serves the controller side of CSI; the Node service is at the edge node"
             raise NotCarried(method, why)
@@ -127,17 +124,14 @@ class ProxyDriver(ServedByTasks):
         return status_of(error, self.origin)
 
     def on_deadline(self, _call: ServerCall) -> Status:
-        """The status for a call whose time is up."""
         return status_of(CallTimeout(f"driver {self._driver}"), self.origin)
 
     def too_large(self, size: int) -> Status:
-        """The status for a request of so many bytes."""
         return status_of(MessageTooLarge(size, self._limit, "a request"), self.origin)
 
     # ---- the hub's side ----------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        """Watch the driver, now that the hub has accepted the link."""
         if link is self._link:  # it says its next epoch
             return
         self._link = link
@@ -145,19 +139,18 @@ class ProxyDriver(ServedByTasks):
         self._watch.up(link)
 
     async def serve(self, _stream: Stream) -> NoReturn:
-        """Refuse every stream: the hub opens none here."""
+        # The hub opens none here.
         raise NotCarried("a stream", "a proxy driver serves none")
 
     def refused(self, link: Link, reason: str, message: str) -> None:
         """Do nothing: the uplink logs the refusal and dials again."""
 
     def draining(self, link: Link, _message: str) -> None:
-        """End the watch, which would keep the link open while one side shuts down."""
+        # The watch would keep the link open while one side shuts down.
         if link is self._link:
             self._watch.down()
 
     def closed(self, link: Link, reason: str, _message: str) -> None:
-        """End the watch: the link is gone."""
         self._metrics.link_down(reason)
         if link is self._link:
             self._watch.down()
@@ -174,11 +167,7 @@ class ProxyDriver(ServedByTasks):
 
 
 async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
-    """Run a proxy driver until `stopping` is set, then drain it.
-
-    Raises:
-        SettingsError: a socket, a file or the state directory cannot be used.
-    """
+    """Run a proxy driver until `stopping` is set, then drain it. Raises SettingsError."""
     async with contextlib.AsyncExitStack() as opened:
         await _run(settings, stopping, opened)
 
@@ -205,14 +194,7 @@ async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contex
 
 
 class Serving(NamedTuple):
-    """A proxy driver with its two ends.
-
-    Attributes:
-        uplink: keeps its link to the hub.
-        server: serves its sidecars.
-        settings: of the proxy driver.
-        sock: its first socket.
-    """
+    """A proxy driver with its two ends, and its first socket."""
 
     uplink: Uplink
     server: Server
@@ -220,13 +202,12 @@ class Serving(NamedTuple):
     sock: UnixListener
 
     def start(self, tasks: Tasks) -> None:
-        """Start its tasks."""
         driver = self.settings.drivername
         tasks.start(self.uplink.run(), name=f"uplink of {driver}")
         tasks.start(self._keep_socket(), name=f"socket of {driver}")
 
     async def _keep_socket(self) -> None:
-        """Make the sidecars' socket again whenever its file is gone, until the server drains."""
+        # Until the server drains.
         sock, path, told = self.sock, self.settings.endpoint, ""
         while not self.server.draining:
             if not sock.has_file:
@@ -242,7 +223,6 @@ class Serving(NamedTuple):
             await asyncio.sleep(_LOOK_S)
 
     async def drain(self) -> None:
-        """Let the sidecars' calls finish, then the link."""
         await self.server.drain()
         await self.uplink.drain("the proxy driver is shutting down")
 
@@ -251,17 +231,7 @@ class Serving(NamedTuple):
 async def serve_sidecars(
     settings: DriverSettings, cache: IdentityCache, metrics: Metrics, *, dial: Dial | None = None
 ) -> AsyncIterator[Serving]:
-    """Serve a driver's socket inside this block.
-
-    Args:
-        settings: of the proxy driver.
-        cache: its driver's Identity.
-        metrics: counts its calls and links.
-        dial: makes its link to the hub; over the network, if nothing else is given.
-
-    Raises:
-        SettingsError: the socket or a file cannot be used.
-    """
+    """Serve a driver's socket inside this block. `dial` makes its link to the hub. Raises SettingsError."""
     proxy = ProxyDriver(settings, cache, metrics)
     hello = introduce("driver", settings.drivername, instance=secrets.token_hex(8), placement=settings.placement)
     uplink = proxy.uplink = Uplink(

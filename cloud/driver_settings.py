@@ -8,8 +8,7 @@ from common.errors import SettingsError
 from common.proxy import Proxy
 from common.settings import ProcessSettings
 
-MAX_CONNECTIONS = 1024
-"""The default of `--max-connections`."""
+MAX_CONNECTIONS = 1024  # the default of `--max-connections`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +26,6 @@ class DriverSettings(ProcessSettings):
     state_dir: Path
 
     def __post_init__(self) -> None:
-        """Check that the values fit each other."""
         super().__post_init__()
         for endpoint in self.hub_endpoint:
             self.check_dial("--hub-endpoint", endpoint)

@@ -32,7 +32,6 @@ def find_earlier(cluster: Source, claims: Claims) -> str:
 
 
 def _own_segment(body: Body) -> str:
-    """The value of the bridge's own segment in a volume that a provisioner has made; empty if it is none."""
     spec = body.get("spec") or {}
     driver = (spec.get("csi") or {}).get("driver", "")
     if not driver or (body["metadata"].get("annotations") or {}).get(_PROVISIONED_BY) != driver:

@@ -71,61 +71,44 @@ from common.uplink import LONGEST_REDIAL_S
 
 log = logging.getLogger("csi_bridge.hub.nodes")
 
+# If a second link replaces a link of this age or less, the first one was probably alive: an agent needs twice its
+# keepalive (20 s) to give a link up.
 _SOON_S = 10.0
-"""If a second link replaces a link of this age or less, the first one was probably alive: an agent needs twice its
-keepalive (20 s) to give a link up."""
 
+# After this time without a refusal, a conflict counts as settled: a refused agent dials again within 30 s.
 _CONFLICT_S = 3 * LONGEST_REDIAL_S
-"""After this time without a refusal, a conflict counts as settled: a refused agent dials again within 30 s."""
 
+# After this time since its hello, an agent has asked all its drivers. Before, its report may lack some.
 _ASKED_S = 30.0
-"""After this time since its hello, an agent has asked all its drivers. Before, its report may lack some."""
+LONGEST_LEASE_S = 86_400  # the longest `--controller-lease`
 
-LONGEST_LEASE_S = 86_400
-"""The longest `--controller-lease`."""
-
+# Refused drivers that are remembered of a node, apart from drivers that counted before, and drivers with too long
+# answers that are shown. A hostile node can invent thousands.
 _MOST_REFUSED = 20
-"""Refused drivers that are remembered of a node, apart from drivers that counted before, and drivers with too long
-answers that are shown. A hostile node can invent thousands."""
 
+# Links in a row that may be replaced soon (`_SOON_S`). One machine's network may do that once or twice; two machines
+# never stop.
 _MOST_SOON = 4
-"""Links in a row that may be replaced soon (`_SOON_S`). One machine's network may do that once or twice; two machines
-never stop."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """A node.
-
-    Attributes:
-        stored: its record.
-        unwritten: the drivers in `stored` whose first report is not written yet, so that it does not count.
-        write: the newest write of such reports.
-        trouble: why the last one failed; empty if it did not.
-        visit: the link that takes new calls; None while it is away.
-        earlier: the link beside which that one came, until it ends.
-        rights: the drivers that the certificate of the last link names; none: every driver.
-        conflict: a sentence about another machine of this name, which the hub refused at `refused_at`.
-        refused_at: in seconds of the monotonic clock.
-        left: when its last link ended, or the hub began, in seconds of the monotonic clock and since the epoch.
-        has_shut_down: its agent had said so before that link ended. A drain without calls ends at once, so nobody may
-            have seen it under way.
-        replaced_soon: the links in a row that were replaced soon (`_SOON_S`).
-    """
+    """A node."""
 
     stored: StoredNode
-    left: tuple[float, float]
+    left: tuple[float, float]  # when its last link ended, or the hub began: monotonic, and since the epoch
+    # drivers in `stored` whose first report is not written yet, so that it does not count
     unwritten: set[str] = field(default_factory=set)
-    write: asyncio.Future[None] | None = None
-    trouble: str = ""
-    has_shut_down: bool = False
-    visit: Visit | None = None
-    earlier: Visit | None = None
-    rights: tuple[str, ...] = ()
+    write: asyncio.Future[None] | None = None  # of such reports, the newest
+    trouble: str = ""  # why the last one failed
+    has_shut_down: bool = False  # said so itself; a drain without calls ends at once, so nobody may have seen it
+    visit: Visit | None = None  # the link that takes new calls; None while it is away
+    earlier: Visit | None = None  # the link beside which that one came, until it ends
+    rights: tuple[str, ...] = ()  # the drivers that the certificate of the last link names; none: every driver
     refused: Mapping[str, Refused] = field(default_factory=dict)
-    conflict: str = ""
-    refused_at: float = 0.0
-    replaced_soon: int = 0
+    conflict: str = ""  # about another machine of this name, which the hub refused at `refused_at`
+    refused_at: float = 0.0  # monotonic
+    replaced_soon: int = 0  # links in a row (`_SOON_S`)
 
 
 def _unreported(drivers: Iterable[str], visit: Visit | None) -> list[str]:
@@ -135,11 +118,7 @@ def _unreported(drivers: Iterable[str], visit: Visit | None) -> list[str]:
 
 
 class Nodes:
-    """All edge nodes that the hub knows, connected or not.
-
-    Attributes:
-        leads: whether the hub may still call them.
-    """
+    """All edge nodes that the hub knows, connected or not."""
 
     def __init__(
         self,
@@ -148,7 +127,7 @@ class Nodes:
         *,
         max_nodes: int,
     ) -> None:
-        """With `max_nodes` known nodes, a new one is refused; a known one never is."""
+        # A known node is never refused for `max_nodes`.
         self.leads: Callable[[], bool] = lambda: True
         self._records = records
         self._subscribers: list[Callable[[str, str], None]] = []
@@ -182,14 +161,7 @@ class Nodes:
     # ---- links come and go -------------------------------------------------------------------------------------------
 
     def connect(self, hello: Hello, link: Link) -> Link | None:
-        """Take the link of a node's agent, in place of its old link if there is one, or beside it.
-
-        Returns the old link if the new one has replaced it.
-
-        Raises:
-            HandshakeRefused: another machine of this name is connected, or a later boot of this one, or the hub knows
-                as many nodes as it may.
-        """
+        """Take the link of a node's agent. Returns the old link if it has replaced one. Raises HandshakeRefused."""
         node = self._nodes.get(hello.name)
         if node is None:
             self._check_room(hello.name)
@@ -220,7 +192,7 @@ class Nodes:
         return old.link if old is not None else None
 
     def disconnect(self, name: str, link: Link) -> bool:
-        """Note that a node's link is gone. Returns False if another link of the node takes its calls."""
+        """Returns False if another link of the node takes its calls."""
         node = self._nodes.get(name)
         if node is None:
             return False
@@ -237,14 +209,10 @@ class Nodes:
         return True
 
     async def report(self, name: str, reports: Iterable[DriverReport]) -> None:
-        """Take the reports of a node's agent about its drivers. Reports about other nodes are dropped.
+        """Take the reports of a node's agent about its drivers.
 
-        A driver that the agent does not mention stays known: a restarted agent has not asked its drivers yet, and a
-        call must not go to another node because this node's driver is away. A driver's earlier answers stay, too, such
-        as its node's topology while its node plugin is away.
-
-        Returns when they count, or when the first attempt to write those of new drivers has failed: the next ones of
-        the agent wait for that. They go on if the caller leaves.
+        Returns when they count, or when the first attempt to write those of new drivers has failed: the agent's next
+        ones wait for that. They go on if the caller leaves.
 
         Raises:
             ValueError: a driver has no usable name, or the new and the earlier reports are too large together. The
@@ -261,7 +229,7 @@ class Nodes:
             await asyncio.wait([written])
 
     def not_taken(self, name: str, why: str) -> bool:
-        """Note why the hub could not take a report of a node's agent. Returns False if it knows that already."""
+        """Note why the newest report does not count. Returns False if that is known already."""
         visit = self._nodes[name].visit
         if visit is None or visit.untaken == why:
             return False
@@ -269,17 +237,16 @@ class Nodes:
         return True
 
     def tell_problems(self, name: str, problems: Sequence[str]) -> None:
-        """Note what a node's agent says must be solved there. It counts while the node is connected."""
+        # It counts while the node is connected.
         if (visit := self._nodes[name].visit) is not None:
             visit.problems = problems
 
     def problems(self, name: str) -> Sequence[str] | None:
-        """What a node's agent says must be solved there; None while the node is away."""
+        """None while the node is away."""
         node = self._nodes.get(name)
         return node.visit.problems if node is not None and node.visit is not None else None
 
     def judge_again(self) -> None:
-        """Judge the reports of every node, after a segment has got another owner."""
         self._judge_again(list(self._nodes.values()))
 
     def _judge_again(self, nodes: Iterable[_Node]) -> None:
@@ -322,12 +289,10 @@ class Nodes:
         return written
 
     def record(self, name: str) -> Change:
-        """A node's record as it is."""
         node = self._nodes.get(name)
         return record_of(node.stored) if node is not None else record_of(StoredNode(name))._replace(body=None)
 
     def _write(self, node: _Node) -> asyncio.Future[None]:
-        """Write a node's first reports of drivers. They count once they are written."""
         # First the segments: without its report, a segment is only kept from other nodes.
         changes = self._judge.segments.record(node.stored.name), record_of(node.stored)
         node.write = self._records.write(change for change in changes if change.body is not None)
@@ -351,29 +316,23 @@ class Nodes:
             self._write(node)
 
     def _count(self, node: _Node, driver: str) -> None:
-        """Let a node's newest report of a driver count, once it is written."""
         if driver not in node.unwritten:
             self._by_driver.setdefault(driver, set()).add(node.stored.name)
             self._changed(driver, node.stored.name)
 
     def _put(self, node: _Node, *, write: bool = True, **changed: Any) -> None:
-        """Change a node, and write its record soon."""
         node.stored = replace(node.stored, **changed)
         if write:
             self._records.put(record_of(node.stored))
 
     def _note_away(self, names: Iterable[str]) -> None:
-        """Write which nodes have not come since the hub began. Most have, and their records say so already."""
+        # Most have come since the hub began, and their records say so already.
         for name in names:
             if (node := self._nodes.get(name)) is not None and node.visit is None:
                 self._put(node)
 
     def forget(self, name: str, driver: str = "") -> None:
-        """Forget a node that is gone for good, or one driver of it, at an operator's word.
-
-        Raises:
-            OperatorRefused: the node is connected, its agent still reports the driver, or the hub knows neither.
-        """
+        """Forget a node that is gone for good, or one driver of it. Raises OperatorRefused."""
         what = (
             f"driver {driver} of edge node {name} is not forgotten" if driver else f"edge node {name} is not forgotten"
         )
@@ -419,11 +378,10 @@ class Nodes:
         return self._by_driver.get(driver, frozenset())
 
     def drivers(self) -> list[str]:
-        """The drivers that some node has reported, in order."""
         return sorted(driver for driver, nodes in self._by_driver.items() if nodes)
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
-        """The report of a driver by a node; None if there is none that counts."""
+        """None if there is none that counts."""
         node = self._nodes.get(name)
         if node is None or driver in node.unwritten:
             return None
@@ -441,17 +399,15 @@ class Nodes:
         return node.rights if node is not None else ()
 
     def owner(self, key: str, value: str, driver: str) -> str:
-        """The node that has a unique segment (`UniqueSegments.owner`)."""
         return self._judge.segments.owner(key, value, self._nodes, driver)
 
     def why_refused(self, driver: str, name: str) -> str:
-        """Why a node gets no call of a driver that it reports; empty if it gets them."""
+        """Why a node gets no call of a driver that it reports; else empty."""
         node = self._nodes.get(name)
         refused = node.refused.get(driver) if node is not None else None
         return refused.why if refused is not None else ""
 
     def is_connected(self, name: str) -> bool:
-        """Whether a node's agent is connected."""
         node = self._nodes.get(name)
         return node is not None and node.visit is not None
 
@@ -464,7 +420,7 @@ class Nodes:
         return f" (it is connected since {timestamp(node.stored.since)} from {address})"
 
     def away_since(self, name: str) -> float | None:
-        """Since when a node that has ever connected is away, in seconds since the epoch; None if it is connected."""
+        """In seconds since the epoch; None if the node is connected, or never was."""
         node = self._nodes.get(name)
         return node.stored.since if node is not None and node.visit is None else None
 
@@ -484,12 +440,12 @@ class Nodes:
         return Seat("is silent", heard) if heard is not None else Seat()
 
     def lease_s(self, name: str) -> int:
-        """The controller lease of a connected node's agent; 0 if it is away or announces none."""
+        """0 if the node is away or announces none."""
         node = self._nodes.get(name)
         return _lease_s(node.visit) if node is not None and node.visit is not None else 0
 
     def machine(self, name: str) -> str:
-        """The instance of a node's agent that was connected last; empty if the node is not known."""
+        """The instance that was connected last; empty if the node is not known."""
         node = self._nodes.get(name)
         return node.stored.instance if node is not None else ""
 
@@ -506,7 +462,6 @@ class Nodes:
 
     @property
     def connected(self) -> int:
-        """How many nodes are connected."""
         return self._connected
 
     @property
@@ -515,7 +470,7 @@ class Nodes:
         return len(self._nodes)
 
     def describe(self) -> Iterator[NodeStatus]:
-        """Every node, for operators, in its state at the moment of its turn. Their calls are left out."""
+        """Every node, in its state at the moment of its turn. Their calls are left out."""
         for name in sorted(self._nodes):
             node = self._nodes.get(name)
             if node is None:  # forgotten since the first one was asked for
@@ -545,20 +500,10 @@ class Nodes:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     async def ask_node(self, name: str, question: Question) -> tuple[Status, bytes]:
-        """Ask a node (`cloud.question.ask`)."""
         return await ask(self.reach(name, question.driver), question)
 
     def reach(self, name: str, driver: str) -> Visit:
-        """The link over which a call of a driver goes to a node.
-
-        Raises:
-            NodeUnknown: no such node has ever connected.
-            NodeOffline: it is away.
-            Draining: its agent is shutting down, or this hub.
-            ReportRefused: the hub refuses its report of the driver.
-            DriverMissing: its agent has no such driver.
-            Overloaded: too many calls are under way there.
-        """
+        """The link over which a call of a driver goes to a node. Raises a CallError that says why there is none."""
         if not self.leads():
             raise Draining("hub")
         node = self._nodes.get(name)
@@ -587,7 +532,6 @@ class Nodes:
             )
 
     def _check_machine(self, node: _Node, live: Visit, hello: Hello, link: Link) -> None:
-        """Refuse a machine that is not the connected one, or that is an earlier start or a copy of it."""
         stored, name = node.stored, hello.name
         here, there = live.link.peer_identity, link.peer_identity
         why, more = f"another machine is connected as {name}; give each --node a name of its own", ""
@@ -618,10 +562,7 @@ class Nodes:
         old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
 
     def _take_beside(self, node: _Node, live: Visit, link: Link) -> None:
-        """Let the agent's new link take the new calls. The live one stays until its calls have finished.
-
-        The hub drains it: only the hub knows its last call there.
-        """
+        # Its new link takes the new calls. The hub drains the live one: only the hub knows its last call there.
         name, earliest = node.stored.name, node.earlier
         node.earlier = live
         node.visit = replace(live, link=link, calls=defaultdict(int))
@@ -634,7 +575,6 @@ class Nodes:
         live.link.drain(f"{name} goes on over its next link")
 
     def _take_rights(self, node: _Node, link: Link) -> None:
-        """Judge what the node has reported by the certificate of its newest link."""
         rights = rights_in(link.peer_identity.uris)
         if rights != node.rights:
             node.rights = rights
@@ -647,10 +587,7 @@ class Nodes:
 
 
 def _follows(live: Peer, shown: Peer) -> bool:
-    """Whether the agent that is connected by one certificate may be the holder of another one, which counts by itself.
-
-    The hub has issued it later (`cloud.trust.generations`), or both come from files, and this one begins later.
-    """
+    # The hub has issued it later (`cloud.trust.generations`), or both come from files, and this one begins later.
     if shown.key == live.key:
         return True
     return (generation_of(shown.uris), shown.not_before) > (generation_of(live.uris), live.not_before)
@@ -661,13 +598,13 @@ def _now() -> tuple[float, float]:
 
 
 def _lease_s(visit: Visit) -> int:
-    """The lease that an agent announces; 0 if it is none, or longer than any agent's."""
+    # A longer one than any agent's counts as none.
     lease_s = visit.link.peer.controller_lease_s
     return lease_s if 0 < lease_s <= LONGEST_LEASE_S else 0
 
 
 def _unfit(node: _Node, visit: Visit, driver: str) -> str:
-    """Why a connected node cannot be elected to serve a driver, and not only for a moment; empty if it can."""
+    """Why a connected node cannot be elected, and not only for a moment; else empty."""
     if visit.link.draining:
         return "drains"
     if not _lease_s(visit):
@@ -681,10 +618,7 @@ def _unfit(node: _Node, visit: Visit, driver: str) -> str:
 
 
 def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
-    """Whether a link is to stand beside the live one: its agent says so, and it has another certificate.
-
-    With the same certificate it may be a copy of the agent, which must not take calls unseen.
-    """
+    # With the same certificate it may be a copy of the agent, which must not take calls unseen.
     return hello.beside and link.peer_identity.serial != live.link.peer_identity.serial
 
 
@@ -693,7 +627,6 @@ def _counted(node: _Node) -> list[DriverReport]:
 
 
 def _shortened(refused: Mapping[str, Refused], counted: Collection[str]) -> dict[str, Refused]:
-    """The refused reports of drivers that counted before, and the first few others."""
     others = islice((driver for driver in refused if driver not in counted), _MOST_REFUSED)
     kept = {*others, *counted}
     return {driver: found for driver, found in refused.items() if driver in kept}
@@ -724,5 +657,4 @@ def _too_long(driver: str, node: str) -> str:
 
 
 def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:
-    """The report, with the former report's answers to the questions that it does not answer."""
     return replace(report, answers={**former.answers, **report.answers}) if former is not None else report

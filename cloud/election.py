@@ -32,20 +32,12 @@ TAKEOVER_S: Final = 15.0
 (`common.uplink`); a sidecar's call waits for 10 to 15 s before its first retry."""
 
 
-FIRST: Final = "first election"
-"""The cause of a driver's first election."""
+FIRST: Final = "first election"  # the cause of a driver's first election
 
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The result of an election.
-
-    Attributes:
-        node: the serving node.
-        epoch: the number of the election.
-        since: when it was, in seconds since the epoch.
-        why: its cause, in words.
-    """
+    """The result of an election: its cause is `why`."""
 
     node: str
     epoch: int
@@ -54,57 +46,37 @@ class Elected:
 
 
 class Seat(NamedTuple):
-    """A node of the driver, as a candidate.
+    """A node of the driver, as a candidate."""
 
-    Attributes:
-        unfit: why it cannot serve now, in words; empty if it can.
-        away_since: its last sign of life, in seconds of the monotonic clock, if it is only away; else None.
-        labels: those of its Node, none without a Node; None: the hub has not read the Nodes yet.
-    """
-
-    unfit: str = ""
-    away_since: float | None = None
-    labels: Mapping[str, str] | None = MappingProxyType({})
+    unfit: str = ""  # why it cannot serve now, in words
+    away_since: float | None = None  # its last sign of life, monotonic, if it is only away
+    labels: Mapping[str, str] | None = MappingProxyType({})  # None: the hub has not read the Nodes yet
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSet:
-    """The patterns of one driver's nodes, a value of `--candidates` or `--prefer`.
-
-    Attributes:
-        driver: the driver.
-        patterns: node names, with the wildcards of `fnmatch`, or labels: `label:KEY=VALUE`, or `label:KEY` for any
-            value.
-    """
+    """The patterns of one driver's nodes, a value of `--candidates` or `--prefer`."""
 
     driver: str
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...]  # names with the wildcards of `fnmatch`, `label:KEY=VALUE`, or `label:KEY` for any value
 
     def __str__(self) -> str:
-        """The text that `node_set` reads."""
         return f"{self.driver}={','.join(self.patterns)}"
 
     def label_keys(self) -> list[str]:
-        """The keys of its labels."""
         return [_label_of(each)[0] for each in self.patterns if each.startswith(_LABEL)]
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionRules:
-    """The operator's rules for the elections of one driver.
+    """The operator's rules for the elections of one driver."""
 
-    Attributes:
-        candidates: the patterns of the nodes that may serve; none: every node may.
-        prefer: the patterns of preferred nodes, the most preferred first.
-        takeover_s: how long the elected node may be away.
-    """
-
-    candidates: tuple[str, ...] = ()
-    prefer: tuple[str, ...] = ()
-    takeover_s: float = TAKEOVER_S
+    candidates: tuple[str, ...] = ()  # none: every node may serve
+    prefer: tuple[str, ...] = ()  # the most preferred first
+    takeover_s: float = TAKEOVER_S  # how long the elected node may be away
 
     def lacks(self, labels: Mapping[str, str] | None) -> bool:
-        """Whether the labels of a node are missing to tell candidates from other nodes."""
+        """Whether the node's labels are missing to tell whether it is a candidate."""
         return labels is None and any(each.startswith(_LABEL) for each in self.candidates)
 
     def unmatched(self, seats: Mapping[str, Seat]) -> list[str]:
@@ -115,7 +87,6 @@ class ElectionRules:
         return [it for it in patterns if not any(fits(it, node, seat.labels) for node, seat in seats.items())]
 
     def admits(self, node: str, seat: Seat) -> bool:
-        """Whether a node may serve, as far as the hub knows."""
         is_open = not self.candidates or self.lacks(seat.labels)
         return is_open or any(fits(each, node, seat.labels) for each in self.candidates)
 
@@ -141,8 +112,8 @@ def choose(
         present: the last election; None: there was none.
         seats: the nodes that have reported the driver.
         rules: the operator's rules.
-        served: when the present node was seen last that it can serve, or when the hub began to look for one, in seconds
-            of the monotonic clock. A node that comes and goes, and serves never, has its last link only a moment ago.
+        served: when the present node could last serve, or when the hub began to look for one, in seconds of the
+            monotonic clock. A node that comes and goes, and serves never, has its last link only a moment ago.
         now: in seconds of the monotonic clock.
     """
     if any(rules.lacks(seat.labels) for seat in seats.values()):
@@ -163,12 +134,7 @@ def choose(
 
 
 class Others(NamedTuple):
-    """The nodes beside the elected one.
-
-    Attributes:
-        standby: the first ones that could take over now.
-        unfit: without such a node, why the first ones could not, by node.
-    """
+    """The first nodes that could take over now; without one, why the first ones could not, by node."""
 
     standby: list[str]
     unfit: dict[str, str]
@@ -191,7 +157,7 @@ def why_nobody(seats: Mapping[str, Seat], rules: ElectionRules) -> str:
 
 
 def node_set(text: str) -> NodeSet:
-    """A value of `--candidates` or `--prefer`: `DRIVER=PATTERN,PATTERN`. Raises ValueError if it is none."""
+    """Read `DRIVER=PATTERN,PATTERN`. Raises ValueError."""
     driver, _, rest = text.partition("=")
     patterns = tuple(rest.split(","))
     if not (is_driver_name(driver) and all(map(_is_pattern, patterns))):
@@ -211,18 +177,12 @@ def fits(pattern: str, node: str, labels: Mapping[str, str] | None) -> bool:
 
 
 def patterns_of(driver: str, sets: Iterable[NodeSet]) -> tuple[str, ...]:
-    """The patterns of a driver in the values of a flag, in their order."""
     return tuple(pattern for each in sets if each.driver == driver for pattern in each.patterns)
 
 
-_PATTERN: Final = re.compile(r"[a-z0-9.*?-]{1,253}")
-"""A node's name (RFC 1123), with wildcards."""
-
-_LABEL: Final = "label:"
-"""The beginning of a pattern that is a label: no node's name has a colon."""
-
-SHOWN: Final = 5
-"""A message names at most this many nodes."""
+_PATTERN: Final = re.compile(r"[a-z0-9.*?-]{1,253}")  # a node's name (RFC 1123), with wildcards
+_LABEL: Final = "label:"  # the beginning of a pattern that is a label: no node's name has a colon
+SHOWN: Final = 5  # a message names at most this many nodes
 
 
 def _why_not(node: str, seats: Mapping[str, Seat], rules: ElectionRules) -> str:
@@ -242,6 +202,6 @@ def _is_pattern(text: str) -> bool:
 
 
 def _label_of(pattern: str) -> tuple[str, str | None]:
-    """The key and the value of a pattern that is a label; None: any value."""
+    """A value None fits any."""
     key, equals, value = pattern.removeprefix(_LABEL).partition("=")
     return key, value if equals else None

@@ -34,33 +34,19 @@ log = logging.getLogger("csi_bridge.hub.fences")
 
 _LONGEST_WHY_CHARS: Final = 500
 _MOST_SHOWN: Final = 10
-
-_MOST_IN_USE_BYTES: Final = 65_536
-"""Of the names of the volumes in a fence: those of 700 volumes."""
-
-_RETURNED: Final = "returned"
-"""The mark of a fence whose node is back. No absence has it."""
+_MOST_IN_USE_BYTES: Final = 65_536  # of the names of the volumes in a fence: those of 700 volumes
+_RETURNED: Final = "returned"  # The mark of a fence whose node is back. No absence has it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fence:
-    """One fence.
-
-    Attributes:
-        node: the node's name.
-        mark: of the absence that it is for; `_RETURNED`: the hub has seen its end. The record has that, too, because
-            the node's own record may still show the absence when the hub ends.
-        at: the time of the order, in seconds since the epoch.
-        why: the operator's reason; may be empty.
-        in_use: the volumes that the node used then, as far as the hub knew; None if it did not know, or if their names
-            have more than `_MOST_IN_USE_BYTES`.
-    """
+    """An operator's fence of one node."""
 
     node: str
-    mark: str
-    at: float
+    mark: str  # of the absence that it is for, or `_RETURNED`
+    at: float  # seconds since the epoch
     why: str
-    in_use: tuple[str, ...] | None
+    in_use: tuple[str, ...] | None  # what the node used then; None: not known, or longer than `_MOST_IN_USE_BYTES`
 
 
 class Fences:
@@ -78,16 +64,8 @@ class Fences:
     ) -> None:
         """Read the records.
 
-        Args:
-            records: have the fences.
-            absences: how nodes are away.
-            mounts: what they use.
-            settle_earlier: forgets what earlier machines of a node had in use. It raises OSError.
-            joined: when the present machine of a node joined, and from where (`Generations.joined`); may be empty.
-            now: the time, in seconds since the epoch.
-
-        Raises:
-            SettingsError: one of them cannot be read.
+        `settle_earlier` forgets what earlier machines of a node had in use; it raises OSError. `joined` says when the
+        present machine of a node joined, and from where (`Generations.joined`); may be empty.
         """
         self._records = records
         self._absences, self._mounts, self._now = absences, mounts, now
@@ -101,11 +79,7 @@ class Fences:
         return fence is not None and fence.mark == self._absences.mark(node)
 
     async def fence(self, order: Fence, by: str) -> Done:
-        """Take a node for dead.
-
-        Raises:
-            OperatorRefused: the node is not away, the hub does not know it, or the fence does not outlive this hub yet.
-        """
+        """Take a node for dead. Raises OperatorRefused, also if the fence does not outlive this hub yet."""
         node, what = order.node, f"node {order.node} is not fenced"
         if not self._mounts.is_ready:
             raise OperatorRefused(what, "the hub has not read all objects yet; try again")
@@ -135,7 +109,6 @@ class Fences:
         return Done(said=[*said, f"node {node} is fenced: its volumes may be detached", self._uses(fence.in_use)])
 
     async def _fence_earlier(self, node: str, in_use: Collection[str], why: str, by: str) -> list[str]:
-        """Take the earlier machines of a node's name for off. Returns what the operator hears."""
         audit.add(Event.FENCE, who="operator", address=by, node=node, machine="earlier", why=why[:_LONGEST_WHY_CHARS])
         log.warning("an operator takes the earlier machine of node %s for off: %s", node, why or "no reason")
         try:
@@ -146,11 +119,7 @@ class Fences:
         return [said, self._uses(sorted(in_use))]
 
     async def unfence(self, order: Unfence, by: str) -> Done:
-        """Take a fence back, or settle it after the node's return.
-
-        Raises:
-            OperatorRefused: there is none, or the records still have it.
-        """
+        """Take a fence back, or settle it after the node's return. Raises OperatorRefused."""
         node = order.node
         fence = self._fences.pop(node, None)
         if fence is None:
@@ -187,7 +156,6 @@ class Fences:
             self._records.put(self._change(node))
 
     def problems(self) -> Iterator[str]:
-        """The fences for people, a sentence each."""
         for fence in self._fences.values():
             if self.is_fenced(fence.node):
                 yield (
@@ -204,7 +172,7 @@ class Fences:
             )
 
     def _is_back(self, fence: _Fence) -> bool:
-        """Whether the node has shown a sign of life. A node that the hub has forgotten shows none."""
+        # A node that the hub has forgotten shows no sign of life.
         return self._absences.knows(fence.node) and fence.mark != self._absences.mark(fence.node)
 
     def _is_settled(self, fence: _Fence) -> bool:
@@ -232,13 +200,12 @@ class Fences:
         return f"claim {claim} ({volume})" if claim else volume
 
     def _change(self, node: str) -> Change:
-        """The record of a node's fence as it is now."""
         fence = self._fences.get(node)
         body = {name: value for name, value in asdict(fence).items() if name != "node"} if fence is not None else None
         return Change(Kind.FENCE, (node,), body)
 
     async def _write(self, node: str, what: str) -> None:
-        """Write what counts already. If that fails, the operator hears it, and it is tried again."""
+        # It counts already. If the write fails, the operator hears it, and it is tried again.
         change = self._change(node)
         self._records.put(change)
         try:

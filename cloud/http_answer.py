@@ -11,30 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-MOST_BYTES: Final = 8 * 1024 * 1024
-"""etcd takes objects of 1.5 MiB, and JSON escapes some characters with six."""
-
+MOST_BYTES: Final = 8 * 1024 * 1024  # etcd takes objects of 1.5 MiB, and JSON escapes some characters with six
 _MOST_HEAD_BYTES: Final = 65_536
 _MOST_DIGITS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer.
-
-    Attributes:
-        status: the HTTP status.
-        headers: by name in lower case. If one comes twice, its last value.
-        body: the whole body.
-    """
+    """An answer with its whole body."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Mapping[str, str]  # by name in lower case; if one comes twice, its last value
     body: bytes
 
     @property
     def keeps_connection(self) -> bool:
-        """Whether the server takes another request on this connection."""
         return self.headers.get("connection", "").lower() != "close"
 
 
@@ -45,11 +36,7 @@ class AnswerReader:
         self._data = b""
 
     def feed(self, data: bytes) -> Answer | None:
-        """Return the answer that these bytes end; None while it is incomplete.
-
-        Raises:
-            ValueError: they are no answer, or more than one.
-        """
+        """Return the answer that these bytes end; None while it is incomplete. Raises ValueError."""
         self._data = data = self._data + data if self._data else data
         read = _read(data)
         if read is None:
@@ -115,7 +102,7 @@ def _chunks(data: bytes, begin: int) -> tuple[bytes, int] | None:
 
 
 def _number(text: str, base: int) -> int:
-    """A number of digits alone: int() would also take signs, spaces and underscores."""
+    # int() would also take signs, spaces and underscores.
     if text.isascii() and text.isalnum() and len(text) <= _MOST_DIGITS:
         with contextlib.suppress(ValueError):
             return int(text, base)

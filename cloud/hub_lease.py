@@ -24,12 +24,9 @@ log = logging.getLogger("csi_bridge.hub.lease")
 
 _LEASES: Final = RESOURCES["Lease"]
 
+# A waiting hub looks so often, so that it leads within a second after another one has released the Lease.
 _LOOK_S: Final = 0.2
-"""A waiting hub looks so often, so that it leads within a second after another one has released the Lease."""
-
-_AGAIN_S: Final = 1.0
-"""After a renewal that failed."""
-
+_AGAIN_S: Final = 1.0  # after a renewal that failed
 _POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -56,7 +53,6 @@ class HubLease:
         leadership: this hub's; None: it waits.
         why_not: what it waits for, in a sentence.
         trouble: the same, if it cannot see who holds the Lease; else empty.
-        namespace: that of the Lease.
     """
 
     def __init__(
@@ -80,17 +76,16 @@ class HubLease:
         self._identity = f"{socket.gethostname()}_{secrets.token_hex(8)}_{place}"
         self._shown = f"{self.namespace}/{NAME}"
         self._record = LeaseRecord()
-        self._newest = ""
-        """The newest time that this process has written, or has tried to."""
+        self._newest = ""  # the newest time that this process has written, or has tried to
 
     @property
     def is_held(self) -> bool:
-        """Whether this hub holds it. Any thread may ask."""
+        # Any thread may ask.
         return self.leadership is not None and self.leadership.holds()
 
     @property
     def holder(self) -> tuple[str, str]:
-        """The identity of the hub that held it at the last look, and since when; empty: none."""
+        """The hub that held it at the last look, and since when; empty: none."""
         return self._record.holder, self._record.acquired
 
     @asynccontextmanager
@@ -120,7 +115,7 @@ class HubLease:
                 await self.release(api)
 
     async def take(self, api: Kube, stopping: asyncio.Event, on_wait: Callable[[], Awaitable[None]]) -> bool:
-        """Wait until the Lease is free, and take it. Returns False if `stopping` is set first."""
+        """Returns False if `stopping` is set first."""
         sighting, waits = Sighting(self._identity, self._duration_s), False
         while not stopping.is_set():
             try:
@@ -184,14 +179,10 @@ class HubLease:
             log.info("the Lease %s is released", self._shown)
 
     async def _change(self, api: Kube, change: Body) -> float:
-        """Change the Lease that this hub holds. Returns when the change was sent.
+        """Change the Lease that this hub holds. Returns when the change was sent. Raises KubeError, LeadershipLost.
 
         If the Lease is another one than this hub has written, an answer was lost or somebody has edited it. If it is
         missing, this hub makes it anew: no other one does so before the leadership has ended.
-
-        Raises:
-            KubeError: the change may not be written.
-            LeadershipLost: another hub holds the Lease, or none.
         """
         assert self.leadership is not None
         while True:

@@ -27,8 +27,7 @@ from common.pages.server import Pages
 from common.settings import INSECURE, as_texts
 from common.version import SOFTWARE
 
-_PROBLEM_CHARS = 2_000
-"""A sentence about a problem is cut here."""
+_PROBLEM_CHARS = 2_000  # a sentence about a problem is cut here
 
 
 class HubPages:
@@ -66,7 +65,6 @@ class HubPages:
         self._since = time_of(time.time())
 
     def pages(self) -> Pages:
-        """All pages, for a listener."""
         return Pages(
             {"/status": self.status},
             {
@@ -80,7 +78,6 @@ class HubPages:
         )
 
     def status(self) -> HubStatus:
-        """The hub as a whole."""
         return HubStatus(
             software=SOFTWARE,
             known=self._nodes.known,
@@ -109,14 +106,12 @@ class HubPages:
         yield from self._part.problems()
 
     async def denials(self) -> Iterable[DenialStatus]:
-        """Every denial, the oldest first."""
         return [
             DenialStatus(kind=it.kind, subject=it.value, at=time_of(it.at), why=it.why)
             for it in self._trust.denials.all()
         ]
 
     async def nodes(self) -> Iterator[NodeStatus]:
-        """Every node that the hub knows, each as it is when it is asked for."""
         return (
             replace(
                 node,
@@ -132,7 +127,6 @@ class HubPages:
         )
 
     async def volumes(self) -> Iterable[VolumeStatus]:
-        """Every volume that the hub knows."""
         placed: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for driver, thing, node in self._placement.claims.existing():
             if thing.kind == VOLUME:
@@ -140,7 +134,6 @@ class HubPages:
         return self._part.volumes(placed)
 
     async def facts(self, node: str = "") -> Iterator[NodeFact]:
-        """Every fact that the hub has, or those of one node."""
         return (
             NodeFact(node=name, told_at=time_of(fact.told_ns / 1e9), object=as_object(ref, fact.body))
             for name, ref, fact in self._part.facts(node)

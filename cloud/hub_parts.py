@@ -33,18 +33,7 @@ from common.operator_orders import Abandon, Audit, Fence, OwnStorage, Unfence
 
 
 class HubParts:
-    """The parts of one hub.
-
-    Attributes:
-        nodes: the edge nodes that it knows.
-        placement: chooses the node for each call.
-        reports: the drivers' reports on their way to proxy drivers.
-        orders: the orders of operators.
-        fences: the nodes that an operator takes for dead.
-        hub: the handler of its links.
-        ends: its own certificate and CA.
-        pages: its state, for people and programs.
-    """
+    """The parts of one hub."""
 
     def __init__(
         self,

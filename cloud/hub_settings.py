@@ -13,11 +13,8 @@ from common.errors import SettingsError
 from common.parsers import HostPort
 from common.settings import ProcessSettings
 
-_JITTER = 1.2
-"""client-go's JitterFactor: its pauses between tries grow by up to this."""
-
-LARGEST_ID = 2**32 - 2
-"""`uid_t` and `gid_t` have 32 bits, and their highest value means "leave it" (chown(2))."""
+_JITTER = 1.2  # client-go's JitterFactor: its pauses between tries grow by up to this
+LARGEST_ID = 2**32 - 2  # `uid_t` and `gid_t` have 32 bits, and their highest value means "leave it" (chown(2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +56,6 @@ class HubSettings(ProcessSettings):
     join_address: tuple[Endpoint, ...]
 
     def __post_init__(self) -> None:
-        """Check that the values fit each other."""
         super().__post_init__()
         if self.listen is not None and self.tls_cert is None:
             if not self.insecure:
@@ -85,13 +81,12 @@ class HubSettings(ProcessSettings):
             raise SettingsError("--uds-allow-uid", ",".join(map(str, self.uds_allow_uid)), why)
 
     def election_rules(self, driver: str) -> ElectionRules:
-        """The rules for the elections of a driver."""
         return ElectionRules(
             patterns_of(driver, self.candidates), patterns_of(driver, self.prefer), self.takeover_after_s
         )
 
     def _check_election(self) -> None:
-        """Check the times as client-go does."""
+        """As client-go does."""
         deadline_s = self.leader_election_renew_deadline_s
         if self.leader_election_lease_duration_s <= deadline_s:
             why = "must be longer than --leader-election-renew-deadline"
@@ -126,11 +121,7 @@ class HubSettings(ProcessSettings):
                     raise SettingsError("--candidates", each, why)
 
     def uds_gid(self) -> int | None:
-        """The number of the group.
-
-        Raises:
-            SettingsError: there is no such group.
-        """
+        """The number of the group. Raises SettingsError."""
         if self.uds_group is None:
             return None
         try:

@@ -32,10 +32,7 @@ from common.state_directory import make_state_directory
 from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.driver.cache")
-
-FORM = Form("proxy driver")
-"""Of `identity-<driver>.json`."""
-
+FORM = Form("proxy driver")  # of `identity-<driver>.json`
 CACHED_METHODS = frozenset(REPORTED_METHODS) - {NODE_GET_INFO}
 """The methods that the cache answers. NodeGetInfo is not among them: only the node can answer it."""
 
@@ -44,11 +41,7 @@ class IdentityCache:
     """The answers of one driver, in the file `identity-<driver>.json` of the state directory."""
 
     def __init__(self, state_dir: Path | None, driver: str) -> None:
-        """Read the file if it exists and is readable. Without a state directory there is none.
-
-        Raises:
-            SettingsError: the directory cannot be used, or a newer proxy driver wrote the file.
-        """
+        """Without a state directory there is no file. Raises SettingsError, also for a file of a newer version."""
         self._driver = driver
         self._updating = threading.Lock()
         self._published: DriverReport | None = None
@@ -70,15 +63,10 @@ class IdentityCache:
 
     @property
     def known(self) -> bool:
-        """Whether the driver's own answers are published."""
         return self._published is not None
 
     def answer(self, method: str) -> Answer:
-        """The answer to one of `CACHED_METHODS`.
-
-        Raises:
-            NothingKnown: no report of the driver has come yet.
-        """
+        """The answer to one of `CACHED_METHODS`. Raises NothingKnown."""
         if self._published is not None:
             found = self._published.answers.get(method)
             if found is None:
@@ -94,8 +82,7 @@ class IdentityCache:
     def update(self, report: DriverReport) -> None:
         """Store a new report of the driver. It writes a file: call it off the loop.
 
-        The first answer to a method is published at once; a changed answer after the proxy driver's next start. A lock
-        lets one report through at a time, because the last report of an old link may still be on its way to the disk.
+        The first answer to a method is published at once; a changed answer after the proxy driver's next start.
         """
         with self._updating:
             self._update(report)

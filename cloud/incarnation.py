@@ -32,21 +32,16 @@ from common.errors import LeadershipLost, SettingsError, timestamp
 from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.incarnation")
-
-SIGNED: Final = b"csi-bridge mark of the records"
-"""The label of the key that signs marks."""
-
+SIGNED: Final = b"csi-bridge mark of the records"  # the label of the key that signs marks
 _KEY: Final = ("incarnation",)
 _MARK: Final = re.compile(r"([0-9a-f]{16}) (\d{1,11}) ([0-9a-f]*)", re.ASCII)
 _UNREAD: Final = "the hub's records are new, and it has not read all PersistentVolumes yet"
 
 _EPOCH_S: Final = 3_600.0
 
+# A later epoch without a signature is invented. If the hub rose above that, its marks would be too long to be read.
 _FARTHEST_S: Final = 2**33
-"""A later epoch without a signature is invented. If the hub rose above that, its marks would be too long to be read."""
-
-_MOST_EPOCHS: Final = 200
-"""Older ones count as known. So many are a week, in 3 KiB."""
+_MOST_EPOCHS: Final = 200  # Older ones count as known. So many are a week, in 3 KiB.
 
 
 class _State(NamedTuple):
@@ -69,7 +64,7 @@ class Incarnation:
     """
 
     def __init__(self, records: Records, *, now: Callable[[], float] = time.time) -> None:
-        """Read the mark, or make one for new records. Raises SettingsError if it cannot be read."""
+        """Read the mark, or make one for new records. Raises SettingsError."""
         self._records, self._now, self.sign, self.epoch = records, now, b"", 0
         self.announce: Callable[[], None] = lambda: None
         found = records.take(Kind.MARK, _read)
@@ -104,7 +99,7 @@ class Incarnation:
         self.epoch = self.epoch or self._state.epochs[-1]
 
     async def follow(self) -> None:
-        """Write an epoch each hour, until cancelled: so a copy that was made while this hub ran is noticed, too."""
+        # So a copy that was made while this hub ran is noticed, too.
         while True:
             await asyncio.sleep(_EPOCH_S)
             await self.count()
@@ -124,13 +119,7 @@ class Incarnation:
         return "" if self.loss else self._mark(state.id, state.epochs[-1])
 
     def look(self, cluster: Source | None, claims: Claims, *, settled: Callable[[], None]) -> None:
-        """Look for volumes of an earlier hub once the cluster can be read, if the records are new.
-
-        Args:
-            cluster: the PersistentVolumes; None: the hub follows no cluster, and there is nothing to look at.
-            claims: the volumes that this hub has made.
-            settled: called when the hub has looked.
-        """
+        """Look for volumes of an earlier hub once the cluster can be read, if the records are new; then `settled`."""
 
         def read(_refs: frozenset[Ref] = frozenset()) -> None:
             if self._state.checked or not (cluster is None or cluster.is_ready):
@@ -147,11 +136,7 @@ class Incarnation:
         read()
 
     async def trust(self) -> list[str]:
-        """Settle the loss, because an operator says that all of it is back. Returns it.
-
-        Raises:
-            OSError: the records cannot be written, and the loss stands.
-        """
+        """Settle the loss, because an operator says that all is back. Returns it. Raises OSError: the loss stands."""
         loss = self.loss
         epochs = self._state.epochs
         trusted = max(int(self._now()), epochs[-1], self._heard)

@@ -42,21 +42,12 @@ _NOT_MADE: Final = "no token is made"
 
 
 class JoinPart:
-    """The join part of one hub that has TLS files.
-
-    Attributes:
-        enrolment: answers nodes that join or renew.
-        secret: derives secrets from the CA's key (`Signer.secret`).
-    """
+    """Of a hub that has TLS files."""
 
     def __init__(
         self, settings: HubSettings, trust: TrustPart, *, knows: Callable[[str], bool], turned_away: OnFailed
     ) -> None:
-        """Read the CA.
-
-        Raises:
-            SettingsError: the CA's key cannot be used.
-        """
+        """Read the CA. Raises SettingsError."""
         assert settings.tls_ca is not None
         assert settings.tls_cert is not None
         assert settings.tls_key is not None
@@ -84,16 +75,11 @@ class JoinPart:
         self._links = JoinLinks(self.enrolment)
 
     def add_orders(self, orders: Orders) -> None:
-        """Serve the operators' orders about tokens."""
         orders.add(CreateToken, self._create)
         orders.add(RevokeToken, self._revoke)
 
     def listener(self) -> Listener | None:
-        """The join listener, on a socket that listens; None without `--join-listen`.
-
-        Raises:
-            SettingsError: nothing can listen there.
-        """
+        """The join listener, on a socket that listens; None without `--join-listen`. Raises SettingsError."""
         if self._settings.join_listen is None:
             return None
         tls = TlsIdentity(self._files, server=True, asks=False)
@@ -111,7 +97,6 @@ class JoinPart:
         )
 
     def drain(self) -> None:
-        """Take no more joins."""
         self._links.drain()
 
     # ---- orders ------------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from cloud.http_answer import Answer, AnswerReader
 
+# Longer than the pause between two renewals of one Lease. An API server closes a connection after 90 s.
 _IDLE_S: Final = 20.0
-"""Longer than the pause between two renewals of one Lease. An API server closes a connection after 90 s."""
 
 
 NOT_LEADING: Final = "this hub is not the leader any more"
@@ -37,14 +37,7 @@ class KeptConnections:
         server_name: str | None = None,
         may_ask: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Have no connection yet.
-
-        Args:
-            url: the server's, `https://10.0.0.1:6443`.
-            tls: the context for https.
-            server_name: the name in the server's certificate; None: the one in the URL.
-            may_ask: whether a request may still be sent. It is asked last of all: a connection may take a while.
-        """
+        """`may_ask` is asked last of all: a connection may take a while."""
         parts = urlsplit(url)
         self._host, self._path = parts.netloc.rpartition("@")[2], parts.path
         self._tls = tls if parts.scheme == "https" else None
@@ -57,11 +50,7 @@ class KeptConnections:
     async def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Send a request, and return the answer. A cancelled request ends its connection.
 
-        Args:
-            method: HTTP's.
-            path: after the path in the server's URL.
-            headers: all but `Host` and `Content-Length`.
-            body: the request's.
+        `path` goes on after the one in the server's URL; `headers` lack `Host` and `Content-Length`.
 
         Raises:
             OSError: there is no connection, or it ended before the answer.
@@ -101,7 +90,7 @@ class KeptConnections:
         return f"{head}\r\n\r\n".encode("latin-1")
 
     def _take(self) -> "_Connection | None":
-        """The connection that was used last: so the others become superfluous when there is less to do."""
+        # The one that was used last: so the others become superfluous when there is less to do.
         oldest = asyncio.get_running_loop().time() - _IDLE_S
         while self._idle and (self._idle[0].is_closed or self._idle[0].used_at < oldest):
             self._idle.pop(0).close()
@@ -120,12 +109,7 @@ class KeptConnections:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection.
-
-    Attributes:
-        used_at: when its last request began, in the loop's time.
-        is_closed: whether it has ended.
-    """
+    """One connection. `used_at`: when its last request began, in the loop's time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -146,7 +130,7 @@ class _Connection(asyncio.Protocol):
             self._waiting = None
 
     def close(self) -> None:
-        """End the connection at once, without a goodbye in TLS: a server may be slow to answer it."""
+        # Without a goodbye in TLS: a server may be slow to answer it.
         self.is_closed = True
         if self._transport is not None:
             self._transport.abort()

@@ -34,23 +34,21 @@ from common.errors import BridgeError, SettingsError
 from common.version import SOFTWARE
 
 Body = dict[str, Any]
+_ANSWER_S: Final = 30.0  # Time limit for one answer. The API server itself ends a request after 60 s.
 
-_ANSWER_S: Final = 30.0
-"""Time limit for one answer. The API server itself ends a request after 60 s."""
-
+# TCP probes a silent watch after this time, and closes it after three probes without an answer.
 _SILENCE_S: Final = 60.0
-"""TCP probes a silent watch after this time, and closes it after three probes without an answer."""
 
 _PROBE_S, _PROBES = 5, 3
 
+# The largest event of a watch. etcd takes objects of 1.5 MiB, and JSON escapes some characters with six.
 _MOST_LINE_BYTES: Final = 8 * 1024 * 1024
-"""The largest event of a watch. etcd takes objects of 1.5 MiB, and JSON escapes some characters with six."""
 
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
 
+# Not a word of the API's. A watch of the same version would send the same event again.
 _TOO_LARGE: Final = "EventTooLarge"
-"""Not a word of the API's. A watch of the same version would send the same event again."""
 
 _SHOWN_CHARS: Final = 300
 
@@ -58,33 +56,21 @@ OLDEST: Final = (1, 18)
 """The first Kubernetes with CSIDriver, CSINode and VolumeAttachment in storage.k8s.io/v1. An older one never lists
 them."""
 
-_VERSION_S: Final = 3.0
-"""A hub whose API server does not tell its version in this time starts without it."""
+_VERSION_S: Final = 3.0  # a hub whose API server does not tell its version in this time starts without it
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of objects in the API.
-
-    Attributes:
-        kind: its name in an object.
-        group: the path of its API group and version, such as `apis/storage.k8s.io/v1`.
-        plural: its name in a path.
-        namespaced: whether each object belongs to a namespace.
-        selector: a field selector for lists and watches.
-        labels: a label selector for them.
-        namespace: the only namespace for them; empty: all.
-        made_by: the file with its CustomResourceDefinition, for a message if the cluster lacks it.
-    """
+    """A kind of objects in the API."""
 
     kind: str
-    group: str
-    plural: str
+    group: str  # the path of its API group and version, such as `apis/storage.k8s.io/v1`
+    plural: str  # its name in a path
     namespaced: bool = False
-    selector: str = ""
-    labels: str = ""
-    namespace: str = ""
-    made_by: str = ""
+    selector: str = ""  # a field selector for lists and watches
+    labels: str = ""  # a label selector for them
+    namespace: str = ""  # the only namespace for them; empty: all
+    made_by: str = ""  # the file with its CustomResourceDefinition, if the cluster may lack it
 
 
 RESOURCES: Final = {
@@ -133,12 +119,10 @@ class KubeError(BridgeError):
 
     @property
     def is_missing(self) -> bool:
-        """There is no such object."""
         return self.code == 404
 
     @property
     def is_forbidden(self) -> bool:
-        """The user has no permission for it."""
         return self.code == 403
 
     @property
@@ -153,8 +137,7 @@ class Page:
 
     items: list[Body]
     version: str
-    more: str
-    """The token for the next part; empty after the last."""
+    more: str  # the token for the next part; empty after the last
 
 
 class Kube:
@@ -166,7 +149,6 @@ class Kube:
         self._client, self._credentials, self._kept, self._may_ask = client, credentials, kept, may_ask
 
     async def version(self) -> tuple[int, int]:
-        """Return the API server's version, such as 1 and 36. Raises KubeError."""
         answer = await self._ask("GET", "get the version", "version")
         found = re.fullmatch(r"(\d{1,9})\.(\d{1,9})\D*", f"{answer.get('major')}.{answer.get('minor')}")  # minor: 27+
         if found is None:
@@ -174,12 +156,7 @@ class Kube:
         return int(found[1]), int(found[2])
 
     async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
-        """Return a part of the list of all objects of a kind.
-
-        Args:
-            resource: the kind.
-            limit: the most objects; 0: all.
-            more: the token of the part before.
+        """A part of the list of all objects of a kind, from the token `more` of the part before; `limit` 0: all.
 
         Raises:
             KubeError: the server refused or did not answer; `is_expired` if the token is too old.
@@ -233,22 +210,13 @@ class Kube:
         return await self._ask("GET", f"get {_named(resource, name, namespace)}", _path(resource, name, namespace))
 
     async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
-        """Create an object, and return it as the server has stored it.
-
-        Raises:
-            KubeError: the server refused (409 AlreadyExists) or did not answer.
-        """
+        """Return the object as the server has stored it. Raises KubeError (409 AlreadyExists)."""
         name = (body.get("metadata") or {}).get("name", "")
         what, path = f"create {_named(resource, name, namespace)}", _path(resource, "", namespace)
         return await self._send("POST", what, path, body)
 
     async def create_of(self, resource: Resource, name: str, subresource: str, body: Body, namespace: str = "") -> Body:
-        """Create a subresource of an object, such as a `token` of a ServiceAccount, and return it.
-
-        Raises:
-            KubeError: the server refused (`is_missing`: also if the request names something that is missing), or did
-                not answer.
-        """
+        """Create a subresource of an object, such as a `token` of a ServiceAccount. Raises KubeError."""
         what = f"create {subresource} of {_named(resource, name, namespace)}"
         return await self._ask("POST", what, _path(resource, name, namespace, subresource), body=body)
 
@@ -257,15 +225,7 @@ class Kube:
     ) -> Body:
         """Merge a change into an object (RFC 7386: None removes a field), and return the changed object.
 
-        Args:
-            resource: the object's kind.
-            name: its name.
-            change: with `metadata.resourceVersion` or `metadata.uid` it applies to that state or object only.
-            namespace: its namespace.
-            subresource: such as `status`.
-
-        Raises:
-            KubeError: the server refused (409 Conflict) or did not answer.
+        With `metadata.resourceVersion` or `metadata.uid` it applies to that state or object only (409 Conflict).
         """
         what, path = f"patch {_named(resource, name, namespace)}", _path(resource, name, namespace, subresource)
         return await self._send("PATCH", what, path, change, _MERGE_PATCH)
@@ -273,7 +233,7 @@ class Kube:
     async def edit(
         self, resource: Resource, name: str, steps: Sequence[Body], namespace: str = "", *, subresource: str = ""
     ) -> Body:
-        """Change an object by steps (RFC 6902), all or none of them, and return the changed object. Errors: `patch`."""
+        """Change an object by steps (RFC 6902), all or none of them, and return the changed object."""
         what, path = f"patch {_named(resource, name, namespace)}", _path(resource, name, namespace, subresource)
         return await self._send("PATCH", what, path, steps, _JSON_PATCH)
 
@@ -287,12 +247,7 @@ class Kube:
         version: str = "",
         grace_s: int | None = None,
     ) -> None:
-        """Delete the object with this UID, and with this resource version if one is given.
-
-        Raises:
-            KubeError: `is_missing`; 409 Conflict if the object has another UID or version now; or the server refused or
-                did not answer.
-        """
+        """Delete the object with this UID, and with this resource version if one is given (else 409 Conflict)."""
         body: Body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         if version:
             body["preconditions"]["resourceVersion"] = version
@@ -380,15 +335,9 @@ class Kube:
 async def connect(
     kubeconfig: str, *, now: Callable[[], float] = time.monotonic, may_ask: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[Kube]:
-    """A client of the API server that a kubeconfig names. It connects at its first request.
+    """A client of the API server that a kubeconfig names. It connects at its first request. Raises SettingsError.
 
-    Args:
-        kubeconfig: a file, or `cloud.kube_credentials.IN_CLUSTER`.
-        now: seconds of a clock that never goes back.
-        may_ask: whether a request may still be made.
-
-    Raises:
-        SettingsError: the file cannot be used, or there is no service account here.
+    `may_ask` tells whether a request may still be made.
     """
     async with loaded(kubeconfig) as settings:
         settings.client_session_kwargs = {
@@ -496,7 +445,7 @@ class _Answer(aiohttp.ClientResponse):
 
 
 def _probed_socket(address: Any) -> socket.socket:
-    """A socket with TCP keepalive: without it, a watch of a vanished server would wait for minutes."""
+    # Without TCP keepalive, a watch of a vanished server would wait for minutes.
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -26,31 +26,22 @@ from kubernetes.aio.config import kube_config
 from common.errors import SettingsError
 
 log = logging.getLogger("csi_bridge.hub.kube")
+IN_CLUSTER: Final = "in-cluster"  # stands for a kubeconfig: the service account of the hub's pod
+_FRESH_S: Final = 60.0  # credentials of this age are loaded again: client-go's interval for a token file
 
-IN_CLUSTER: Final = "in-cluster"
-"""Stands for a kubeconfig: the service account of the hub's pod."""
-
-_FRESH_S: Final = 60.0
-"""Credentials of this age are loaded again: client-go's interval for a token file."""
-
+# Refused credentials of this age are loaded again: no sooner, or a plugin without new ones would run all the time.
 _REFUSED_S: Final = 5.0
-"""Refused credentials of this age are loaded again: no sooner, or a plugin without new ones would run all the time."""
 
 
 class Credentials:
-    """The token or client certificate of a client of an API server.
-
-    Attributes:
-        are_refused: whether the API server's last answer refused them.
-    """
+    """The token or client certificate of a client of an API server."""
 
     def __init__(self, kubeconfig: str, client: ApiClient, now: Callable[[], float]) -> None:
         self.are_refused = False
         self._kubeconfig, self._client, self._now = kubeconfig, client, now
         self._begun_at = now()
         self._loading: asyncio.Task[None] | None = None
-        self._trouble = ""
-        """The reason why the newest ones are not in use; empty if they are."""
+        self._trouble = ""  # the reason why the newest ones are not in use; empty if they are
 
     def renew(self, *, after_s: float = _FRESH_S) -> None:
         """Start to load new ones if the present ones are that old. They are in use until then."""
@@ -70,7 +61,7 @@ class Credentials:
         return f"the credentials of --kubeconfig={self._kubeconfig} are refused{why}"
 
     async def close(self) -> None:
-        """Stop loading. A plugin that is running goes on to its end."""
+        # A plugin that is running goes on to its end.
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
@@ -112,11 +103,7 @@ class Credentials:
 
 @asynccontextmanager
 async def loaded(kubeconfig: str) -> AsyncIterator[Configuration]:
-    """Load a kubeconfig. The files that it names exist inside the block, those of the library among them.
-
-    Raises:
-        SettingsError: the file cannot be used, or there is no service account here.
-    """
+    """Load a kubeconfig. The files that it names exist inside the block. Raises SettingsError."""
     settings = Configuration()
     try:
         try:
@@ -136,6 +123,6 @@ async def loaded(kubeconfig: str) -> AsyncIterator[Configuration]:
 
 
 def unusable(kubeconfig: str, error: Exception) -> SettingsError:
-    """The error for an unusable kubeconfig. It quotes nothing of the file."""
+    """It quotes nothing of the file."""
     why = str(error).partition("{")[0]  # behind the brace the library quotes the file, with its tokens
     return SettingsError("--kubeconfig", kubeconfig, f"cannot be used: {why}")

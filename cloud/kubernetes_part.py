@@ -49,16 +49,9 @@ async def following(
     fact_quota_bytes: int = FACT_QUOTA_BYTES,
     leadership: Leadership | None = None,
 ) -> AsyncIterator[SyncPart]:
-    """Follow an API server, and write to it, until the block ends.
+    """Follow an API server, and write to it, until the block ends, or no more once the leadership has ended.
 
-    Args:
-        kubeconfig: how to reach it.
-        records: for the facts.
-        rights: what nodes may tell, and have.
-        labels: of each Node that the hub makes.
-        taints: of each such Node.
-        fact_quota_bytes: the room of one node's facts.
-        leadership: when it ends, nothing is read or written any more.
+    `labels` and `taints` are those of each Node that the hub makes.
 
     Raises:
         SettingsError: the kubeconfig cannot be used, the records are damaged, or Kubernetes is too old.

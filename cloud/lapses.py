@@ -37,8 +37,7 @@ WATCHDOG_DRIFT: Final = 1.1
 RESET_S: Final = 5.0
 """From the end of that time until the machine writes nothing more: the reset, and what its adapters still have."""
 
-_MOST_NOTED: Final = 10_000
-"""Volumes whose lapse is noted in the log once. Above that, the notes begin anew."""
+_MOST_NOTED: Final = 10_000  # Volumes whose lapse is noted in the log once. Above that, the notes begin anew.
 
 
 class Lapses:

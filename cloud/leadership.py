@@ -20,36 +20,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-NAME: Final = "csi-bridge-hub"
-"""The Lease."""
-
-_RELEASED_S: Final = 1
-"""The duration in a released Lease, as client-go writes it (ReleaseOnCancel)."""
+NAME: Final = "csi-bridge-hub"  # the Lease
+_RELEASED_S: Final = 1  # the duration in a released Lease, as client-go writes it (ReleaseOnCancel)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """The Lease as a hub has read it; without arguments, a missing one.
+    """The Lease as a hub has read it; without arguments, a missing one."""
 
-    Attributes:
-        holder: the identity of the hub that holds it; empty: none does.
-        duration_s: how long it must not have changed before another hub takes it; 0: it does not say.
-        transitions: how often it went to another holder.
-        version: its resource version; empty: there is no Lease.
-        renewed: when its holder has renewed it, by the holder's clock; empty: it does not say.
-        acquired: when its holder has taken it, as `renewed`.
-    """
-
-    holder: str = ""
-    duration_s: int = 0
-    transitions: int = 0
-    version: str = ""
-    renewed: str = ""
+    holder: str = ""  # the identity of the hub that holds it; empty: none does
+    duration_s: int = 0  # how long it must not have changed before another hub takes it; 0: it does not say
+    transitions: int = 0  # how often it went to another holder
+    version: str = ""  # its resource version; empty: there is no Lease
+    renewed: str = ""  # by the holder's clock; empty: it does not say
     acquired: str = ""
 
 
 def read_lease(lease: dict[str, Any]) -> LeaseRecord:
-    """Read a Lease from the API server."""
     metadata, spec = lease["metadata"], lease.get("spec") or {}
     return LeaseRecord(
         spec.get("holderIdentity") or "",
@@ -62,7 +49,7 @@ def read_lease(lease: dict[str, Any]) -> LeaseRecord:
 
 
 def taken(record: LeaseRecord, identity: str, *, duration_s: int, time: str) -> dict[str, Any]:
-    """Return the change of the Lease with which a hub takes it, in the state in which it has read it."""
+    """The change with which a hub takes the Lease, in the state in which it has read it."""
     spec = {
         "holderIdentity": identity,
         "leaseDurationSeconds": duration_s,
@@ -74,7 +61,6 @@ def taken(record: LeaseRecord, identity: str, *, duration_s: int, time: str) -> 
 
 
 def released(time: str) -> dict[str, Any]:
-    """Return the change with which a hub releases the Lease."""
     return {"spec": {"holderIdentity": "", "leaseDurationSeconds": _RELEASED_S, "acquireTime": time, "renewTime": time}}
 
 
@@ -82,13 +68,13 @@ class Sighting:
     """What one waiting hub has seen of the Lease, by its own clock."""
 
     def __init__(self, identity: str, duration_s: float) -> None:
-        """Nothing is seen yet. `identity` is the hub's, and ends with its place; `duration_s` is the shortest wait."""
+        """`identity` is the hub's, and ends with its place; `duration_s` is the shortest wait."""
         self._identity, self._duration_s = identity, duration_s
         self._seen: LeaseRecord | None = None
         self._free_at = 0.0
 
     def free_at(self, record: LeaseRecord, now: float) -> float:
-        """Return when the Lease is free if it stays as it was just read; it is free now if that is not after `now`."""
+        """When the Lease is free if it stays as it was just read; it is free now if that is not after `now`."""
         before, self._seen = self._seen, record
         if before is None or replace(record, version=before.version) != before:
             self._free_at = now + (0.0 if self._is_free(record, before) else max(record.duration_s, self._duration_s))
@@ -113,18 +99,15 @@ class Leadership:
 
     @property
     def left_s(self) -> float:
-        """The seconds until it ends; 0 or less: it has ended."""
         return self._until - self._now()
 
     def holds(self) -> bool:
-        """Whether it has not ended."""
         return self.left_s > 0
 
     def end(self) -> None:
-        """End it now."""
         self._until = -math.inf
 
     def renew(self, until: float) -> None:
-        """Let it end later, unless it has ended."""
+        # One that has ended stays ended.
         if self.holds():
             self._until = max(self._until, until)

@@ -30,17 +30,9 @@ async def reading(
     *,
     fact_quota_bytes: int = FACT_QUOTA_BYTES,
 ) -> AsyncIterator[SyncPart]:
-    """Read a directory of manifests, and again at each change, until the block ends.
+    """Read a directory of manifests, and again at each change, until the block ends. Raises SettingsError.
 
-    Args:
-        directory: the manifests.
-        state_dir: for the claims and volumes that are bound.
-        records: for the facts.
-        rights: what nodes may tell, and have.
-        fact_quota_bytes: the room of one node's facts.
-
-    Raises:
-        SettingsError: the state directory cannot be used, or the records are damaged.
+    `state_dir` has the claims and volumes that are bound.
     """
     table = FactTable(records, rights, quota_bytes=fact_quota_bytes)
     async with supervised() as tasks:

@@ -34,34 +34,20 @@ from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResp
 from common.errors import VolumeHeld
 from common.reports import NODE_GET_INFO
 
-_SHOWN_CHARS = 200
-"""Of an id in a message."""
-
-
-_REMEMBERED_S = 600.0
-"""external-attacher repeats a failed detach at least every five minutes (--retry-interval-max)."""
-
+_SHOWN_CHARS = 200  # of an id in a message
+_REMEMBERED_S = 600.0  # external-attacher repeats a failed detach at least every five minutes (--retry-interval-max)
 _MOST_REMEMBERED = 1_000
 
 
 class View(NamedTuple):
-    """What the hub knows of a volume on a node.
+    """What the hub knows of a volume on a node."""
 
-    Attributes:
-        was_in_use: an earlier machine of this name used the volume, and nobody has said that it is off.
-        absence: how the node is away; empty if it is not.
-        is_given_up: an operator has fenced the node, or its Node has the taint out-of-service.
-        is_mounted: whether the node uses the volume; None if that is not known.
-        is_wanted: whether a pod that goes on, on this node, mounts the volume.
-        tells_all: whether a node that is not away would have told that it uses the volume.
-    """
-
-    was_in_use: bool
-    absence: str
-    is_given_up: bool
-    is_mounted: bool | None
-    is_wanted: bool
-    tells_all: bool
+    was_in_use: bool  # by an earlier machine of this name, and nobody has said that this one is off
+    absence: str  # how the node is away; empty if it is not
+    is_given_up: bool  # an operator has fenced the node, or its Node has the taint out-of-service
+    is_mounted: bool | None  # None: not known
+    is_wanted: bool  # a pod that goes on, on this node, mounts the volume
+    tells_all: bool  # a node that is not away would have told that it uses the volume
 
 
 def why_held(view: View) -> str:
@@ -106,20 +92,11 @@ class MountGuard:
     ) -> None:
         self._nodes, self._mounts, self._absences, self._fences = nodes, mounts, absences, fences
         self._lapses, self._monotonic = lapses, monotonic
+        # By driver, volume and node id: when the last call was held, and its error.
         self._held: dict[tuple[str, str, str], tuple[float, str]] = {}
-        """By driver, volume and node id: when the last call was held, and its error."""
 
     def check(self, driver: str, request: bytes, serving: str) -> None:
-        """Check a ControllerUnpublishVolume before it is sent.
-
-        Args:
-            driver: the driver's name.
-            request: the request. One that does not parse passes: no driver reads it.
-            serving: the node that gets the call.
-
-        Raises:
-            VolumeHeld: the volume stays attached.
-        """
+        """Check a ControllerUnpublishVolume before it is sent to the node `serving`. Raises VolumeHeld."""
         try:
             asked = ControllerUnpublishVolumeRequest.FromString(request)
         except DecodeError:
@@ -135,7 +112,6 @@ class MountGuard:
             raise
 
     def problems(self) -> Iterator[str]:
-        """The detaches that are held at present, a sentence each."""
         since = self._monotonic() - _REMEMBERED_S
         yield from (why for at, why in self._held.values() if at > since)
 
@@ -166,7 +142,7 @@ class MountGuard:
         )
 
     def _nodes_of(self, driver: str, volume: str, node_id: str) -> list[str]:
-        """The nodes that a call may be about. An empty id means every node (CSI spec, ControllerUnpublishVolume)."""
+        # An empty id means every node (CSI spec, ControllerUnpublishVolume).
         attached = self._mounts.attached(driver, volume)
         if node_id:
             found = [node for node, at_attach in attached.items() if self._may_have(node, driver, node_id, at_attach)]

@@ -31,18 +31,14 @@ from common.offline_policy import ToldFence
 
 _ATTACHMENT, _VOLUME = "VolumeAttachment", "PersistentVolume"
 
+# The annotation of a VolumeAttachment with the node id that external-attacher used (its csi_handler.go).
 _ID_AT_ATTACH: Final = "csi.alpha.kubernetes.io/node-id"
-"""The annotation of a VolumeAttachment with the node id that external-attacher used (its csi_handler.go)."""
 
 _NO_NODE: Final = NodeState("", "", frozenset(), is_out_of_service=False)
 
 
 class Mounts:
-    """Looks volumes up in one source and in the nodes' facts.
-
-    Attributes:
-        earlier_use: by node: the volumes that earlier machines of this name had in use.
-    """
+    """Looks volumes up in one source and in the nodes' facts."""
 
     def __init__(
         self,
@@ -58,9 +54,9 @@ class Mounts:
         Args:
             source: the objects.
             earlier_use: by node: the volumes that earlier machines of this name had in use (`FactTable.earlier_use`).
-            facts: returns the facts of a node.
-            node_state: returns the state of a Node, None if there is no such Node; None: no cluster has Nodes.
-            nodes_trouble: returns why these states may be out of date; empty while they are up to date.
+            facts: of a node.
+            node_state: of a Node, None if there is no such Node; None: no cluster has Nodes.
+            nodes_trouble: why these states may be out of date; empty while they are up to date.
         """
         self.earlier_use = earlier_use
         self._source, self._facts = source, facts
@@ -78,7 +74,6 @@ class Mounts:
         return self._source.is_ready or self._node_state is None
 
     def has_node(self, node: str) -> bool:
-        """Whether there is a Node of this name."""
         return self._source.body(Ref("Node", "", node)) is not None
 
     def attached(self, driver: str, volume: str) -> Mapping[str, str]:
@@ -94,12 +89,11 @@ class Mounts:
         return found
 
     def node_id(self, driver: str, node: str) -> str:
-        """The id that a driver gave a node, by the annotation of its Node; empty if that does not tell."""
+        """By the annotation of the Node; empty if that does not tell."""
         ids = read_ids(annotation(self._source.body(Ref("Node", "", node)) or {}, NODE_IDS))
         return (ids or {}).get(driver, "")
 
     def nodes(self) -> Iterator[str]:
-        """Every node that has a Node."""
         return (ref.name for ref in list(self._source.refs("Node")))
 
     def kubelet_state(self, node: str) -> NodeState | None:
@@ -122,7 +116,7 @@ class Mounts:
         return state.in_use if state is not None and self.has_node(node) and not self._nodes_trouble() else None
 
     def claim_of(self, in_use: str) -> str:
-        """The claim of a volume by its name in `volumesInUse`, as NAMESPACE/NAME; empty if it is not known."""
+        """The claim NAMESPACE/NAME of a volume by its name in `volumesInUse`; empty if it is not known."""
         driver, _, handle = in_use.removeprefix(IN_USE_PREFIX).partition("^")
         bodies = (self._source.body(pv) or {} for pv in self._volumes.of((driver, handle)))
         claim = next((claim for body in bodies if (claim := (body.get("spec") or {}).get("claimRef"))), None)
@@ -143,7 +137,7 @@ class Mounts:
         return offline_policy.is_fence(volume["metadata"].get("annotations"), (storage_class or {}).get("parameters"))
 
     def told_fence(self, node: str) -> ToldFence | None:
-        """What the agent of a node without a kubelet fences when its lease ends; None if it fences nothing."""
+        """What the agent of a node without a kubelet fences when its lease ends; None: nothing."""
         fact = self._fact(node)
         return offline_policy.read(fact.body.get("status") or {}) if fact is not None else None
 
@@ -168,7 +162,6 @@ class Mounts:
                     yield body
 
     def is_out_of_service(self, node: str) -> bool:
-        """Whether an administrator has given a node's Node the taint that says that it is shut down."""
         state = self._node_state(node) if self._node_state is not None else None
         return state is not None and state.is_out_of_service
 
@@ -177,7 +170,7 @@ class Mounts:
 
 
 def no_mounts() -> Mounts:
-    """The mounts for a hub without objects and facts: it knows only the links."""
+    """For a hub without objects and facts: it knows only the links."""
     source = Source()
     source.is_ready = True
     return Mounts(source, earlier_use={})

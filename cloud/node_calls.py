@@ -17,20 +17,13 @@ from common.pages.hub import FailedCall, OpenCall
 from common.pages.json_form import time_of
 from common.status import Origin, Status, code_name
 
-_SHOWN_CHARS = 1_000
-"""A message is cut here; a vendor's may have megabytes."""
-
-_TRIED_AGAIN_S = 600.0
-"""The sidecars of Kubernetes try again within five minutes (--retry-interval-max)."""
-
-_MOST_UNANSWERED = 100
-"""Of a node: of calls that nobody waits for, those with the newest tries are remembered."""
-
+_SHOWN_CHARS = 1_000  # a message is cut here; a vendor's may have megabytes
+_TRIED_AGAIN_S = 600.0  # the sidecars of Kubernetes try again within five minutes (--retry-interval-max)
+_MOST_UNANSWERED = 100  # of a node: of calls that nobody waits for, those with the newest tries are remembered
 _SLOW_S, _MOST_SLOW = 10.0, 100
 """The metric shows the nodes with the oldest calls that are at least so old: sidecars wait for 10 s or longer."""
 
-_QUESTIONS = ("Get", "List", "Validate", "Probe")
-"""Methods with one of these words in their name change nothing."""
+_QUESTIONS = ("Get", "List", "Validate", "Probe")  # methods with one of these words in their name change nothing
 
 
 class NodeCalls:
@@ -39,13 +32,13 @@ class NodeCalls:
     def __init__(self, *, knows: Callable[[str], bool], now: Callable[[], float] = time.monotonic) -> None:
         """`knows` tells whether a node of this name exists: a caller may name any node."""
         self._knows, self._now = knows, now
+        # By node, then by driver, method and request: when the first try began, and when the last one ended.
         self._unanswered: dict[str, dict[tuple[str, str, int], tuple[float, float]]] = {}
-        """By node, then by driver, method and request: when the first try began, and when the last one ended."""
         self._under_way: dict[str, set[Account]] = {}
         self._failures: dict[str, FailedCall] = {}
 
     def goes_to(self, account: Account, node: str) -> None:
-        """Count a call as under way on this node. It is told once, or again with the same node."""
+        # It is told once, or again with the same node.
         account.node = node
         calls = self._under_way.get(node)
         if calls is None:
@@ -78,16 +71,13 @@ class NodeCalls:
             self._settle(account)
 
     def forget(self, node: str) -> None:
-        """Drop the failure and the unanswered calls of a node that is gone for good."""
         self._failures.pop(node, None)
         self._unanswered.pop(node, None)
 
     def under_way(self, node: str) -> int:
-        """How many calls are under way on a node."""
         return len(self._under_way.get(node, ()))
 
     def last_error(self, node: str) -> FailedCall | None:
-        """The last failed call of a node; None if no failure counts."""
         return self._failures.get(node)
 
     def oldest(self, node: str) -> OpenCall | None:

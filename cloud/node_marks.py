@@ -12,35 +12,30 @@ from typing import Final
 
 from common.topology import NODE_SEGMENT
 
-OURS: Final = "csi-bridge.io"
-"""The domain of the bridge's own labels."""
-
+OURS: Final = "csi-bridge.io"  # the domain of the bridge's own labels
 EDGE: Final = f"{OURS}/edge"
 """The label, and the key of the taint, that tells nodes without a kubelet (`agent`) from edge nodes with one
 (`kubelet`). Only the hub and administrators set it: DaemonSets and the examples' pods go by it."""
 
-AGENT: Final = "agent"
-"""Its value on a node where no kubelet runs."""
-
+AGENT: Final = "agent"  # its value on a node where no kubelet runs
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 _KUBERNETES: Final = ("kubernetes.io", "k8s.io")
-_KUBELETS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
-"""Domains in which a kubelet sets labels of its Node."""
+_KUBELETS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")  # domains in which a kubelet sets labels of its Node
 
+# Further labels that a kubelet sets (kubernetes k8s.io/kubelet/pkg/apis/well_known_labels.go).
 _KUBELET_LABELS: Final = frozenset({
     "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch",
     "topology.kubernetes.io/zone", "topology.kubernetes.io/region",
     "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
     "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 })  # fmt: skip
-"""Further labels that a kubelet sets (kubernetes k8s.io/kubelet/pkg/apis/well_known_labels.go)."""
 
 _LONGEST_PREFIX_CHARS: Final = 253
 _LONGEST_NAME_CHARS: Final = 63
 _PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+# Of keys and values: kubernetes apimachinery/pkg/util/validation, IsQualifiedName and IsValidLabelValue.
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-"""Of keys and values: kubernetes apimachinery/pkg/util/validation, IsQualifiedName and IsValidLabelValue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,6 @@ class Labels:
         return ",".join(f"{key}={value}" for key, value in self.pairs)
 
     def to_map(self) -> dict[str, str]:
-        """The labels as an object's metadata holds them."""
         return dict(self.pairs)
 
 
@@ -79,16 +73,11 @@ class Taints:
         return ",".join(map(str, self.items))
 
     def to_list(self) -> list[dict[str, str]]:
-        """The taints as a Node's spec holds them."""
         return [{"key": it.key, "value": it.value, "effect": it.effect} for it in self.items]
 
 
 def labels(text: str) -> Labels:
-    """Labels from `a.example/b=c,d=`, as a kubelet reads --node-labels. An empty text means none.
-
-    Raises:
-        ValueError: Kubernetes would refuse them; the message says which are allowed.
-    """
+    """Read `a.example/b=c,d=` as a kubelet reads --node-labels. Raises ValueError with what Kubernetes allows."""
     found: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
@@ -105,13 +94,7 @@ def labels(text: str) -> Labels:
 
 
 def taints(text: str) -> Taints:
-    """Taints from `a.example/b=c:NoSchedule,d:NoExecute`, as a kubelet reads --register-with-taints.
-
-    An empty text means none.
-
-    Raises:
-        ValueError: Kubernetes would refuse them; the message says which are allowed.
-    """
+    """Read `a.example/b=c:NoSchedule` as a kubelet reads --register-with-taints. Raises ValueError as `labels`."""
     found: dict[tuple[str, str], Taint] = {}
     for part in filter(None, text.split(",")):
         rest, _, effect = part.rpartition(":")
@@ -128,7 +111,6 @@ def taints(text: str) -> Taints:
 
 
 def is_label(key: str, value: str) -> bool:
-    """Whether Kubernetes takes a key and a value as those of a label."""
     return _is_key(key) and _is_value(value)
 
 

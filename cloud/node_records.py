@@ -13,24 +13,12 @@ from typing import Final
 from cloud.records.records import Body, Change, Key, Kind
 from common.reports import DriverReport, report_from_json, report_to_json
 
-SHOWN_CHARS: Final = 100
-"""An agent's words about its software are cut here."""
+SHOWN_CHARS: Final = 100  # an agent's words about its software are cut here
 
 
 @dataclass(frozen=True, slots=True)
 class StoredNode:
-    """A node as its record has it.
-
-    Attributes:
-        name: its name.
-        instance: the identity of its agent's state directory (`Hello.instance`).
-        boot: the number of its agent's start.
-        since: when it last connected or left, in seconds since the epoch.
-        connected: whether it was connected.
-        reports: of its drivers.
-        software: the name and version of its agent.
-        certificate_end: when the certificate of its last link ends, in seconds since the epoch; 0 without one.
-    """
+    """A node as its record has it."""
 
     name: str
     instance: str = ""
@@ -43,7 +31,6 @@ class StoredNode:
 
 
 def record_of(node: StoredNode) -> Change:
-    """The record of a node as it is."""
     body = {
         "instance": node.instance,
         "boot": node.boot,
@@ -57,7 +44,6 @@ def record_of(node: StoredNode) -> Change:
 
 
 def read_node(key: Key, body: Body) -> StoredNode:
-    """The node of a record."""
     (name,) = key
     reports = tuple(report_from_json(item) for item in body["drivers"])
     return StoredNode(

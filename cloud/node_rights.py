@@ -23,11 +23,7 @@ from common.objects import Ref
 
 
 class NodeRights:
-    """The rights of all nodes.
-
-    Attributes:
-        changed: called with a node's name when the hub may believe the node other things than before.
-    """
+    """`changed` is called with a node's name when the hub may believe the node other things than before."""
 
     def __init__(
         self,
@@ -35,7 +31,6 @@ class NodeRights:
         named: Callable[[str], Sequence[str]],
         owner: Callable[[str, str, str], str],
     ) -> None:
-        """The functions are `Nodes.reported`, `Nodes.rights` and `Nodes.owner`."""
         self._reported, self._named, self._owner = reported, named, owner
         self.changed: Callable[[str], None] = lambda _: None
 

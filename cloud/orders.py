@@ -36,8 +36,7 @@ It raises OperatorRefused if the order cannot be carried out.
 """
 
 
-_PIECE_BYTES = 32 * 1024
-"""A longer answer goes in several messages: no link refuses one of this size (`--max-message`)."""
+_PIECE_BYTES = 32 * 1024  # A longer answer goes in several messages: no link refuses one of this size (`--max-message`)
 
 
 def _pieces(answer: bytes) -> list[bytes]:
@@ -76,12 +75,7 @@ class Orders:
         self._named[order.order] = (order, carry_out)
 
     async def serve_order(self, stream: Stream) -> None:
-        """Carry out an order by its name.
-
-        Raises:
-            NotCarried: this hub has no order of that name.
-            OperatorRefused: the arguments are not the order's, or it cannot be carried out.
-        """
+        """Carry out an order by its name. Raises NotCarried for an unknown one, and OperatorRefused."""
         assert stream.opened is not None
         name = stream.opened.method
         if name not in self._named:
@@ -99,7 +93,7 @@ class Orders:
         stream.end(Status(Code.OK, origin=Origin.HUB), last)
 
     async def _deny(self, order: Deny, by: str) -> Done:
-        """Deny a node or a certificate. `forget` does not undo it."""
+        # `forget` does not undo it.
         said = [await self._trust.denials.deny(order, by)]
         if is_name(order.subject) and not self._nodes.knows(order.subject):
             said.append(f"the hub knows no edge node {order.subject} yet")
@@ -127,11 +121,7 @@ class Orders:
         return Done(said=[f"the hub has forgotten {what}"])
 
     async def forget(self, node: str, driver: str = "") -> None:
-        """Forget a node, or one driver of it.
-
-        Raises:
-            OperatorRefused, PlacementNotKept: it is connected, unknown, or the disk still has it.
-        """
+        """Forget a node, or one driver of it. Raises OperatorRefused, and PlacementNotKept if the disk still has it."""
         left = self._placement.claims.knows(node, driver) or (not driver and self._sync.knows(node))
         if self._nodes.knows(node, driver) or not left:  # else an earlier order failed halfway: go on there
             self._nodes.forget(node, driver)

@@ -17,13 +17,7 @@ _MOST_NAMED = 3
 
 
 class PeerTerm(NamedTuple):
-    """The certificate of one connected peer.
-
-    Attributes:
-        role: the peer's role.
-        name: its name.
-        term: the time in which its certificate is valid.
-    """
+    """The certificate of one connected peer."""
 
     role: Role
     name: str
@@ -31,8 +25,7 @@ class PeerTerm(NamedTuple):
 
 
 def show_first_ends(metrics: Metrics, terms: Callable[[], Iterable[PeerTerm]]) -> None:
-    """Show the first end of each role as a metric; not a number while nobody with a certificate is connected."""
-
+    # Not a number while nobody with a certificate is connected.
     def reader(role: Role) -> Callable[[], float]:
         return lambda: min((it.term.ends_at for it in terms() if it.role is role), default=float("nan"))
 
@@ -41,12 +34,7 @@ def show_first_ends(metrics: Metrics, terms: Callable[[], Iterable[PeerTerm]]) -
 
 
 def ending(terms: Iterable[PeerTerm], now: float) -> list[str]:
-    """A sentence for each role with certificates that end soon.
-
-    Args:
-        terms: those of all connected peers.
-        now: seconds since the epoch.
-    """
+    """A sentence for each role with certificates that end soon."""
     soon = sorted((it for it in terms if it.term.ends_soon(now)), key=lambda it: it.term.ends_at)
     sentences = []
     for role, advice in _ADVICE.items():

@@ -22,7 +22,6 @@ class PolicyProblems:
         self._source, self._mounts, self._users = source, mounts, users
 
     def problems(self) -> Iterator[str]:
-        """The problems, a sentence each."""
         for ref in sorted(self._source.refs("StorageClass")):
             if flaw := offline_policy.flaw(None, self._parameters(ref)):
                 yield f"StorageClass {ref.name}: {flaw}"

@@ -12,40 +12,25 @@ from common.messages import Kind
 from common.receiver import Receiver
 from common.status import Status
 
-Answer = tuple[Status, bytes | None]
-"""The status and the message of a call that the hub answers itself."""
+Answer = tuple[Status, bytes | None]  # the status and the message of a call that the hub answers itself
 
 
 class Question(NamedTuple):
-    """One CSI call.
-
-    Attributes:
-        driver: the driver's name.
-        method: the gRPC path.
-        request: the request's bytes.
-        call_id: the same at every hop, for logs.
-        timeout_s: the time of the caller for whom the hub asks, or None.
-        epoch: the number of the driver's election (`cloud.election`); 0: it has none.
-    """
+    """One CSI call."""
 
     driver: str
-    method: str
+    method: str  # the gRPC path
     request: bytes
-    call_id: str
-    timeout_s: float | None
-    epoch: int = 0
+    call_id: str  # the same at every hop, for logs
+    timeout_s: float | None  # of the caller for whom the hub asks
+    epoch: int = 0  # of the driver's election (`cloud.election`); 0: it has none
 
 
-AskNode = Callable[[str, Question], Awaitable[tuple[Status, bytes]]]
-"""Asks a node (`cloud.edge_nodes.Nodes.ask_node`)."""
+AskNode = Callable[[str, Question], Awaitable[tuple[Status, bytes]]]  # asks a node (`cloud.edge_nodes.Nodes.ask_node`)
 
 
 async def ask(visit: Visit, question: Question) -> tuple[Status, bytes]:
-    """Ask a node over its link. Returns its status and the message. If the asker is cancelled, the call is, too.
-
-    Raises:
-        CallError: the node cannot be reached, or does not answer in time.
-    """
+    """Ask a node over its link. If the asker is cancelled, the call is, too. Raises CallError."""
     asked = _Asked(visit, question)
     try:
         number = visit.link.start(
@@ -78,12 +63,7 @@ async def ask(visit: Visit, question: Question) -> tuple[Status, bytes]:
 
 
 class _Asked(Receiver):
-    """Takes an answer of one message.
-
-    Attributes:
-        whole: the status and the message.
-        sizes: the messages whose credit has not gone back.
-    """
+    """Takes an answer of one message. `sizes`: the messages whose credit has not gone back."""
 
     def __init__(self, visit: Visit, question: Question) -> None:
         self._visit, self._question = visit, question
@@ -96,14 +76,12 @@ class _Asked(Receiver):
         self._fail(VendorBroken(self._question.driver, self._visit.node, "it answered with several messages"))
 
     def ended(self, status: Status, message: bytes | None) -> None:
-        """Take the answer."""
         if message is not None:
             self.sizes.append(len(message))
         if not self.whole.done():
             self.whole.set_result((status, message or b""))
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
-        """Take the end of the link, or of the time."""
         self._fail(self._visit.fault(error, self._question.driver, before_the_caller(self._question.timeout_s)))
 
     def _fail(self, error: Exception) -> None:

@@ -26,61 +26,40 @@ from common.quantity import parse_bytes
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 CONTENT: Final = "VolumeSnapshotContent"
 GROUP_CONTENT: Final = "VolumeGroupSnapshotContent"
-
-_SLICE: Final = 250
-"""Objects that are read before the loop gets a turn: two milliseconds."""
-
-UID_CHARS: Final = 36
-"""The stock sidecars name what they make `<prefix>-<UID>`."""
+_SLICE: Final = 250  # objects that are read before the loop gets a turn: two milliseconds
+UID_CHARS: Final = 36  # the stock sidecars name what they make `<prefix>-<UID>`
 
 
 class Reference(NamedTuple):
-    """An object that names a volume or a snapshot.
+    """An object that names a volume or a snapshot."""
 
-    Attributes:
-        kind: `PERSISTENT_VOLUME`, `CONTENT` or `GROUP_CONTENT`.
-        name: its name.
-        uid: its UID.
-        owner: namespace and name of the claim, VolumeSnapshot or VolumeGroupSnapshot that it is for; empty: none.
-        since: when it was made, in seconds since the epoch; 0 if that is not known.
-        size_bytes: the size of its volume; 0 if that is not known.
-        is_leaving: whether it is being removed, and its volume with it or before it.
-    """
-
-    kind: str
+    kind: str  # `PERSISTENT_VOLUME`, `CONTENT` or `GROUP_CONTENT`
     name: str
     uid: str
-    owner: str = ""
-    since: float = 0.0
-    size_bytes: int = 0
-    is_leaving: bool = False
+    owner: str = ""  # namespace and name of the claim or snapshot that it is for; empty: none
+    since: float = 0.0  # when it was made, in seconds since the epoch; 0: not known
+    size_bytes: int = 0  # 0: not known
+    is_leaving: bool = False  # it is being removed, and its volume with it or before it
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" + (f" of {self.owner}" if self.owner else "")
 
 
-Key = tuple[str, Thing]
-"""A driver, and a volume or snapshot of it."""
+Key = tuple[str, Thing]  # a driver, and a volume or snapshot of it
 
 
 @dataclass(slots=True)
 class References:
-    """One reading.
+    """One reading."""
 
-    Attributes:
-        named: the objects that name a thing.
-        waiting: the claims, VolumeSnapshots and VolumeGroupSnapshots without a thing yet: namespace and name, by UID.
-        unread: why the objects for a kind of things could not be read, by this kind.
-        is_in_files: whether the objects come from a directory of manifests.
-    """
-
-    named: dict[Key, list[Reference]] = field(default_factory=dict)
+    named: dict[Key, list[Reference]] = field(default_factory=dict)  # the objects that name a thing
+    # claims and snapshots without a thing yet: namespace and name, by UID
     waiting: dict[str, str] = field(default_factory=dict)
+    # why the objects for a kind of things could not be read, by this kind
     unread: dict[str, str] = field(default_factory=dict)
-    is_in_files: bool = False
+    is_in_files: bool = False  # the objects come from a directory of manifests
 
     def add(self, found: tuple[Key, Reference] | None) -> None:
-        """Add an object, if it names a thing."""
         if found is not None:
             self.named.setdefault(found[0], []).append(found[1])
 
@@ -96,11 +75,10 @@ class SourceReferences:
     """The references of a source that is up to date at any time: a directory of manifests."""
 
     def __init__(self, source: Source, problems: Callable[[], list[str]]) -> None:
-        """Of a source, with its present problems in sentences."""
         self._source, self._problems = source, problems
 
     async def read(self) -> References:
-        """See `ReferenceReader`. A file that cannot be read may hold a PersistentVolume."""
+        # A file that cannot be read may hold a PersistentVolume.
         found = References(unread={SNAPSHOT: "manifests have no VolumeSnapshotContents"}, is_in_files=True)
         problems = self._problems()
         if problems or not self._source.is_ready:
@@ -122,7 +100,6 @@ async def waiting_claims(source: Source) -> dict[str, str]:
 
 
 async def _bodies(source: Source, kind: str) -> AsyncIterator[tuple[Ref, Body]]:
-    """The objects of a kind that the source has now. The loop gets a turn after each `_SLICE` of them."""
     for number, ref in enumerate(list(source.refs(kind)), 1):
         if (body := source.body(ref)) is not None:
             yield ref, body
@@ -197,7 +174,6 @@ def _reference(kind: str, body: Body, *, owner: str, size_bytes: int = 0, is_rec
 
 
 def _named(word: str, ref: Mapping[str, Any]) -> str:
-    """A reference to an object in a namespace, in words; empty if there is none."""
     return f"{word} {ref.get('namespace')}/{ref.get('name')}" if ref else ""
 
 

@@ -24,8 +24,7 @@ MOST: Final = 100
 FORGOTTEN_AFTER_S: Final = 3_600.0
 """An agent with a bad certificate dials at least every 30 s, so a refusal of this age is settled."""
 
-_SHOWN_CHARS, _LONGEST_WHY = 100, 1_000
-"""A peer's own words, and the reason, are cut here."""
+_SHOWN_CHARS, _LONGEST_WHY = 100, 1_000  # a peer's own words, and the reason, are cut here
 
 
 class Refusals:
@@ -38,7 +37,6 @@ class Refusals:
         self._nameless: OrderedDict[str, Refusal] = OrderedDict()
 
     def add(self, link: Link, reason: str, why: str) -> None:
-        """Remember that the hub has refused the peer of a link."""
         role, name = link.peer.role[:_SHOWN_CHARS], link.peer.name[:_SHOWN_CHARS]
         self._forget(role, name)
         self._instances[role, name] = link.peer.instance[:_SHOWN_CHARS]
@@ -54,13 +52,7 @@ class Refusals:
             self._forget(*next(iter(self._found)))
 
     def add_nameless(self, address: str, reason: str, why: str) -> None:
-        """Remember that a connection from an address ended before its hello.
-
-        Args:
-            address: `HOST:PORT`, or `pid N uid N`.
-            reason: a `common.messages.Reason`.
-            why: the reason in a sentence.
-        """
+        """Remember that a connection from `HOST:PORT`, or `pid N uid N`, ended before its hello."""
         host = group_of(address.rpartition(":")[0]) or address.rpartition(" ")[2]
         before = self._nameless.pop(host, None)
         self._nameless[host] = Refusal(
@@ -76,7 +68,6 @@ class Refusals:
             self._nameless.popitem(last=False)
 
     def settle(self, link: Link) -> None:
-        """Forget the refusals of a peer that the hub has accepted."""
         role, name = link.peer.role[:_SHOWN_CHARS], link.peer.name[:_SHOWN_CHARS]
         self._forget(role, name)
         instance = link.peer.instance
@@ -88,7 +79,7 @@ class Refusals:
         self._instances.pop((role, name), None)
 
     def all(self) -> list[Refusal]:
-        """All refusals, for operators: the named peers, then the addresses."""
+        """The named peers, then the addresses."""
         since = time_of(self._clock() - FORGOTTEN_AFTER_S)
         while self._nameless and next(iter(self._nameless.values())).at < since:
             self._nameless.popitem(last=False)

@@ -26,9 +26,7 @@ from common.reports import GET_PLUGIN_CAPABILITIES, NODE_GET_INFO, DriverReport,
 from common.topology import has_topology, segment_of, why_no_segment
 
 log = logging.getLogger("csi_bridge.hub.nodes")
-
-_SHOWN_CHARS = 100
-"""A peer's own text in a reason is cut here."""
+_SHOWN_CHARS = 100  # a peer's own text in a reason is cut here
 
 
 class Cause(StrEnum):
@@ -41,12 +39,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refused report.
-
-    Attributes:
-        cause: the broken rule.
-        why: the reason as part of a sentence, with the remedy.
-    """
+    """A refused report; `why` is part of a sentence, with the remedy."""
 
     cause: Cause
     why: str
@@ -59,13 +52,7 @@ class ReportJudge:
         self.segments, self._metrics = segments, metrics
 
     def refuse(self, report: DriverReport, rights: Sequence[str], known: Container[str]) -> Refused | None:
-        """Why a report does not count; None if it counts. Changes nothing.
-
-        Args:
-            report: the report.
-            rights: the drivers that the node's certificate names; none: every driver.
-            known: all nodes.
-        """
+        """Why a report does not count; None if it counts. No rights are those for every driver."""
         if (name := plugin_name(report)) is not None and name != report.driver:
             shown = ascii(name[:_SHOWN_CHARS])
             return Refused(Cause.NAME, f"the plugin there calls itself {shown}; look at the agent's log")
@@ -80,7 +67,7 @@ class ReportJudge:
         return self.segments.claim(report.node, report.driver, topology_of(report))
 
     def note(self, node: str, before: Mapping[str, Refused], now: Mapping[str, Refused]) -> None:
-        """Tell of a node's refused reports, by driver, as far as they have changed."""
+        # Only what has changed.
         for driver, refused in now.items():
             if before.get(driver) != refused:
                 line = "the report of driver %s on edge node %s is refused: %s"
@@ -98,7 +85,6 @@ class ReportJudge:
 
 
 def announces_topology(report: DriverReport) -> bool:
-    """Whether the vendor has a topology of its own."""
     answer = report.answers.get(GET_PLUGIN_CAPABILITIES)
     try:
         return answer is not None and has_topology(answer.body)

@@ -22,11 +22,9 @@ from common.reports import (
 
 log = logging.getLogger("csi_bridge.hub")
 
+# The loop reads a report up to this size, in half a millisecond at worst; the largest one takes ten.
 _QUICK_REPORT_BYTES = 16_384
-"""The loop reads a report up to this size, in half a millisecond at worst; the largest one takes ten."""
-
-_MOST_WATCHES = 64
-"""Watches of one driver at once. Each proxy driver has one; each that is not read holds a report."""
+_MOST_WATCHES = 64  # Watches of one driver at once. Each proxy driver has one; each that is not read holds a report.
 
 
 class ReportStreams:
@@ -44,11 +42,8 @@ class ReportStreams:
         nodes.subscribe(lambda driver, _node: self.changed(driver))
 
     async def serve_report(self, stream: Stream) -> None:
-        """Take an agent's reports, and its node's problems, for as long as it is connected.
-
-        A report that cannot be taken changes nothing, and is a problem of this node alone. The hub has all that it knew
-        before, and the driver that the report may name has made nothing through this hub.
-        """
+        # A report that cannot be taken is a problem of this node alone. The hub has all that it knew before, and the
+        # driver that the report may name has made nothing through this hub.
         node = stream.link.peer.name
         async for message in stream:
             try:
@@ -87,13 +82,13 @@ class ReportStreams:
                 self._watchers.pop(driver, None)
 
     def look_again(self) -> None:
-        """Send every watch its driver's report if there is a new one, after a loss of records was settled."""
+        # A loss of records was settled.
         for driver in self._watchers:
             self._placement.changed(driver)
             self.changed(driver)
 
     async def _tell(self, stream: Stream, driver: str, wanted: str, told: DriverReport | None) -> DriverReport | None:
-        """Send a proxy driver its driver's report unless it is the one `told` before. Returns the report sent last."""
+        """Send a driver's report unless it is the one `told` before. Returns the report sent last."""
         try:
             report = self._placement.report(driver, wanted, stream.link.context.placement)
         except (NoRoute, KnowledgeLost):  # the next report or an operator may make one
@@ -108,7 +103,6 @@ class ReportStreams:
         return report
 
     def changed(self, driver: str) -> None:
-        """Look whether the watches of a driver have something to send."""
         for changed in self._watchers.get(driver, ()):
             changed.set()
 

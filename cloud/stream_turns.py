@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from common.link import Stream
 
-PATIENCE_S = 10.0
-"""After this time the earlier stream is stopped. Its agent ends it when the later link is up."""
-
+PATIENCE_S = 10.0  # After this time the earlier stream is stopped. Its agent ends it when the later link is up.
 Serve = Callable[[Stream], Awaitable[None]]
 
 
@@ -19,8 +17,7 @@ class StreamTurns:
     """Serves the streams of each node and kind one after another."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, int], asyncio.Task[None]] = {}
-        """The task of the newest stream, by node and kind."""
+        self._last: dict[tuple[str, int], asyncio.Task[None]] = {}  # the task of the newest stream, by node and kind
 
     def of(self, serve: Serve) -> Serve:
         """Return `serve` with turns."""

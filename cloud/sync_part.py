@@ -35,7 +35,6 @@ class NoSync:
     """Stands in for a `SyncServer` in a hub without a source: it sends nothing, and agents keep their facts."""
 
     async def serve_sync(self, stream: Stream, _node: str) -> None:
-        """Send nothing, and keep the stream open."""
         await _ignore(stream)
 
     async def serve_facts(self, stream: Stream, _node: str) -> None:
@@ -43,19 +42,16 @@ class NoSync:
         await _ignore(stream)
 
     async def serve_observe(self, stream: Stream, _node: str) -> None:
-        """Do nothing for the node."""
         await _ignore(stream)
 
     def knows(self, _node: str) -> bool:
-        """Always False."""
         return False
 
     async def forget(self, _node: str) -> None:
         """Do nothing."""
 
 
-Sync = SyncServer | NoSync
-"""The hub's ends of the sync streams."""
+Sync = SyncServer | NoSync  # the hub's ends of the sync streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ class SyncPart:
     tell_problems: Callable[[Problems], Callable[[str], None]] = lambda _problems: lambda _node: None
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
-        """The labels of a node's Node, none if there is no such Node; None: the hub has not read the Nodes yet."""
+        """None without a Node; None as a whole: the hub has not read the Nodes yet."""
         if self.source is None:
             return {}
         if not self.source.is_ready:
@@ -107,6 +103,6 @@ async def _nothing(_node: str) -> None:
 
 
 async def _ignore(stream: Stream) -> None:
-    """Read and drop all messages of a stream, so that they do not pile up."""
+    # So that they do not pile up.
     async for _ in stream:
         pass

@@ -16,21 +16,10 @@ from common.metrics import Metrics
 
 
 class TrustPart:
-    """The trust part of one hub.
-
-    Attributes:
-        denials: the nodes and certificates that may not connect.
-        generations: the certificates of nodes that have joined.
-        credentials: judges the certificates of peers.
-        tokens: the invitations to join.
-    """
+    """Of one hub."""
 
     def __init__(self, settings: HubSettings, records: Records, metrics: Metrics) -> None:
-        """Read the records, and the files that the settings name.
-
-        Raises:
-            SettingsError: a record or a file cannot be used.
-        """
+        """Read the records, and the files that the settings name. Raises SettingsError."""
         store = TrustStore(records)
         self.denials = Denials(store)
         self.generations = Generations(store, metrics)

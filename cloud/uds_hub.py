@@ -51,18 +51,12 @@ from common.receiver import Receiver
 from common.status import Origin
 
 log = logging.getLogger("csi_bridge.hub")
+_SHOWN_CHARS = 100  # Characters of a peer's own text in the log and in the reports for operators. A peer may send more.
+_BETWEEN_S = 0.1  # between two questions for the Lease: one answers all pings before it
+_CALLERS = frozenset({Role.DRIVER, Role.OPERATOR})  # the roles that may call drivers
 
-_SHOWN_CHARS = 100
-"""Characters of a peer's own text in the log and in the reports for operators. A peer may send more."""
-
-_BETWEEN_S = 0.1
-"""Between two questions for the Lease: one answers all pings before it."""
-
-_CALLERS = frozenset({Role.DRIVER, Role.OPERATOR})
-"""The roles that may call drivers."""
-
+# The placements that proxy drivers of one driver cannot have at the same time.
 _OPPOSITES = {"local": Mode.SHARED, "shared": Mode.LOCAL}
-"""The placements that proxy drivers of one driver cannot have at the same time."""
 
 
 class Hub:
@@ -95,14 +89,13 @@ class Hub:
         self._metrics = metrics
         self._insecure = insecure
         self._links: dict[Link, None] = {}  # a dict keeps their order
-        self._first_end = math.inf
-        """No certificate of a link ends before, in seconds since the epoch."""
+        self._first_end = math.inf  # no certificate of a link ends before, in seconds since the epoch
         self._draining = False
         self._still_leads = still_leads
-        self._pings: dict[Link, int] = {}
-        """Of the agents' leases: the last one on each link, until it is answered."""
+        self._pings: dict[Link, int] = {}  # of the agents' leases: the last one on each link, until it is answered
         self._answering: asyncio.Task[None] | None = None
         turns = StreamTurns()
+        # The function that serves a stream, by the peer's role and the stream's kind. Any other pair is refused.
         self._serve: dict[tuple[Role, int], Callable[[Stream], Awaitable[None]]] = {
             (Role.DRIVER, Kind.WATCH): reports.serve_watch,
             (Role.OPERATOR, Kind.ORDER): orders.serve_order,
@@ -111,10 +104,8 @@ class Hub:
             (Role.EDGE, Kind.FACTS): turns.of(lambda stream: sync.serve_facts(stream, stream.link.peer.name)),
             (Role.EDGE, Kind.OBSERVE): lambda stream: sync.serve_observe(stream, stream.link.peer.name),
         }
-        """The function that serves a stream, by the peer's role and the stream's kind. Any other pair is refused."""
 
     def add(self, role: Role, kind: Kind, serve: Callable[[Stream], Awaitable[None]]) -> None:
-        """Serve one more kind of stream to a role."""
         self._serve[role, kind] = serve
 
     # ---- links -------------------------------------------------------------------------------------------------------
@@ -159,7 +150,6 @@ class Hub:
         link.accept(self._incarnation.epoch, mark)
 
     def _announce(self) -> None:
-        """Tell every peer the hub's new epoch."""
         for link in list(self._links):
             self._welcome(link)
 
@@ -184,10 +174,7 @@ class Hub:
             self._credentials.check(role, link.peer.name, link.peer_identity, is_node=role is Role.EDGE)
 
     def _check_placement(self, wanted: Hello) -> None:
-        """Check the placement that a proxy driver wants.
-
-        `local` and `shared` say opposite things of the driver's storage, and the hub keeps different records.
-        """
+        """`local` and `shared` say opposite things of the driver's storage, and the hub keeps different records."""
         if wanted.placement not in ("", *Mode):
             shown = wanted.placement[:_SHOWN_CHARS]
             why = f"this hub knows the placements {', '.join(Mode)}, not {shown!r}; a newer hub may know it"
@@ -224,7 +211,6 @@ class Hub:
             self._answering = None
 
     async def end(self) -> None:
-        """Answer no more pings."""
         if self._answering is not None:
             self._answering.cancel()
             await asyncio.wait([self._answering])
@@ -238,7 +224,6 @@ class Hub:
                 self._end(link, unfit)
 
     def end_expired(self) -> None:
-        """End each link whose certificate has ended. Quick if none has."""
         if self._credentials.is_past(self._first_end):
             self.end_unfit()
             self._first_end = min((_end_of(link) for link in self._links), default=math.inf)
@@ -257,17 +242,15 @@ class Hub:
         link.goodbye(unfit.reason, unfit.why)
 
     def refused(self, link: Link, reason: str, message: str) -> None:
-        """Note that a connection ended before its hello."""
         self._metrics.link_down(reason)
         log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=stranger(link))
         self.failed(link.peer_identity.address, reason, f"no hello: {message}")
 
     def failed(self, address: str, reason: str, why: str) -> None:
-        """Note for operators that a connection ended before its hello (`common.listener.OnFailed`)."""
         self._refusals.add_nameless(address, reason, why)
 
     def closed(self, link: Link, reason: str, message: str) -> None:
-        """Note that a link is gone. If the peer knows another leader, ask at once who leads."""
+        # If the peer knows another leader, the hub asks at once who leads.
         self._links.pop(link, None)
         if reason == Reason.NOT_LEADING:
             self._pinged(link, 0)
@@ -281,7 +264,7 @@ class Hub:
         log.log(_level(link), "%s %s is gone: %s", role, name, message, extra=_admitted(link))
 
     def draining(self, link: Link, message: str) -> None:
-        """Log that a peer shuts down. If it is an agent, `Nodes.reach` refuses new calls to its node."""
+        # `Nodes.reach` refuses new calls to the node.
         log.info("%s %s is draining: %s", link.context.role, link.peer.name, message, extra=_admitted(link))
 
     async def drain(self) -> None:
@@ -301,17 +284,15 @@ class Hub:
         self.say_goodbye(lambda link: link.context.role is not Role.EDGE)
 
     def say_goodbye(self, to: Callable[[Link], bool] = lambda _link: True) -> None:
-        """End links."""
         for link in filter(to, list(self._links)):
             link.goodbye(Reason.STOPPED, "this hub stops, and another one may lead")
 
     @property
     def links(self) -> int:
-        """How many peers are connected."""
         return len(self._links)
 
     def peer_terms(self) -> list[PeerTerm]:
-        """The certificates of the connected peers. Any thread may ask."""
+        # Any thread may ask.
         found = [(link.context, link.peer, link.peer_identity) for link in list(self._links)]
         return [
             PeerTerm(context.role, said.name, Term(shown.not_before, shown.not_after))
@@ -320,7 +301,6 @@ class Hub:
         ]
 
     def proxy_drivers(self) -> Iterator[ProxyDriver]:
-        """Yield the connected proxy drivers, sorted by name."""
         links = [link for link in self._links if link.context.role is Role.DRIVER]
         for link in sorted(links, key=lambda link: (link.peer.name, link.context.since)):
             yield ProxyDriver(
@@ -334,11 +314,9 @@ class Hub:
     # ---- streams -----------------------------------------------------------------------------------------------------
 
     def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
-        """Let a task serve the stream."""
         return link.served(frame, deadline, self.serve)
 
     def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
-        """Pass a call of a proxy driver or an operator on."""
         role = link.context.role
         if role not in _CALLERS:
             return link.served(frame, deadline, self.serve, request)
@@ -350,12 +328,7 @@ class Hub:
         return call
 
     async def serve(self, stream: Stream) -> None:
-        """Serve a stream of any kind that the peer's role may open, apart from calls.
-
-        Raises:
-            NotCarried: the role may not open this kind.
-            Draining: the hub is stopping.
-        """
+        """Serve a stream of any kind that the peer's role may open, apart from calls. Raises NotCarried, Draining."""
         assert stream.opened is not None
         role = stream.link.context.role
         serve = self._serve.get((role, stream.opened.kind))
@@ -369,7 +342,6 @@ class Hub:
 
 
 def turn_away(link: Link, refusal: HandshakeRefused, refusals: Refusals) -> None:
-    """Refuse a peer, and note that for operators."""
     said = link.peer
     log.warning(
         "refused %s %s from %s: %s",
@@ -405,7 +377,6 @@ def _admitted(link: Link) -> dict[str, str]:
 
 
 def _end_of(link: Link) -> float:
-    """The end of the peer's certificate, in seconds since the epoch; infinity without one."""
     return link.peer_identity.not_after or math.inf
 
 

@@ -22,19 +22,13 @@ from typing import Final
 from cloud.records.records import Body, Change, Key, Kind, Records
 from common.topology import NODE_SEGMENT, is_label_key, is_label_value
 
-HOSTNAME: Final = "kubernetes.io/hostname"
-"""The label that static volumes on a node's own disk are bound by."""
+HOSTNAME: Final = "kubernetes.io/hostname"  # the label that static volumes on a node's own disk are bound by
 
+# The segments that one node can have, counted for each driver that has them: one or two are usual.
 _MOST_OF_A_NODE: Final = 256
-"""The segments that one node can have, counted for each driver that has them: one or two are usual."""
-
-_SHOWN_CHARS: Final = 100
-"""A segment in a sentence is cut here."""
-
+_SHOWN_CHARS: Final = 100  # a segment in a sentence is cut here
 _SHOWN_NODES: Final = 10
-
-Segment = tuple[str, str]
-"""Key and value."""
+Segment = tuple[str, str]  # key and value
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +38,6 @@ class UniqueKeys:
     keys: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The text that `unique_keys` reads."""
         return ",".join(self.keys)
 
 
@@ -52,13 +45,11 @@ class UniqueSegments:
     """The owner of each unique segment."""
 
     def __init__(self, records: Records, unique: UniqueKeys) -> None:
-        """The segments of the records, with these keys."""
         self._records, self._keys = records, frozenset(unique.keys) - {NODE_SEGMENT}
         self._owners: dict[Segment, str] = {}
-        self._of: dict[str, dict[Segment, set[str]]] = {}
-        """By node: its segments, and the drivers that report each."""
+        self._of: dict[str, dict[Segment, set[str]]] = {}  # by node: its segments, and the drivers that report each
+        # The segments without a first node: the nodes that report each, and their drivers.
         self._disputed: dict[Segment, dict[str, set[str]]] = {}
-        """The segments without a first node: the nodes that report each, and their drivers."""
         for node, segments in records.take(Kind.SEGMENTS, _read):
             for segment, drivers in segments:
                 for driver in drivers:
@@ -114,17 +105,13 @@ class UniqueSegments:
         return found
 
     def claim(self, node: str, driver: str, segments: Mapping[str, str]) -> bool:
-        """Give a node those of these segments that are unique. `why_not` has allowed it.
-
-        Returns whether its record is another one now. The caller writes it.
-        """
+        """Give a node those segments that are unique. Returns whether the caller has to write its record."""
         new = [it for it in self._unique(segments) if driver not in self._of.get(node, {}).get(it, ())]
         for segment in new:
             self._give(segment, node, driver)
         return bool(new)
 
     def record(self, node: str) -> Change:
-        """The record of a node's segments as they are."""
         segments = [
             {"key": key, "value": value, "drivers": sorted(drivers)}
             for (key, value), drivers in self._of.get(node, {}).items()
@@ -132,11 +119,7 @@ class UniqueSegments:
         return Change(Kind.SEGMENTS, (node,), {"segments": segments} if segments else None)
 
     def adopt(self, reported: Iterable[tuple[str, str, Mapping[str, str]]]) -> None:
-        """Find the owners of segments that stored reports have and the records of segments have not.
-
-        Args:
-            reported: node, driver and topology of each report.
-        """
+        """Find the owners of segments that stored reports (node, driver, topology) have and the records have not."""
         found: dict[Segment, dict[str, set[str]]] = {}
         for node, driver, segments in reported:
             for segment in self._unique(segments):
@@ -174,7 +157,6 @@ class UniqueSegments:
         self._records.put(self.record(right))
 
     def _owner(self, segment: Segment, known: Container[str]) -> str:
-        """The node that has a segment; empty: none."""
         key, value = segment
         return self._owners.get(segment) or (value if key == HOSTNAME and value in known else "")
 
@@ -187,7 +169,7 @@ class UniqueSegments:
 
 
 def unique_keys(text: str) -> UniqueKeys:
-    """The keys in a text `KEY,KEY`, which may be empty. Raises ValueError if one is not the key of a label."""
+    """Read `KEY,KEY`, which may be empty. Raises ValueError."""
     keys = tuple(dict.fromkeys(key.strip() for key in text.split(","))) if text.strip() else ()
     if wrong := [key for key in keys if not is_label_key(key)]:
         raise ValueError(f"{wrong[0]!r} is not the key of a label")

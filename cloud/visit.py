@@ -13,43 +13,26 @@ from common.reports import DriverReport
 
 @dataclass(slots=True)
 class Visit:
-    """One link of a node.
-
-    Attributes:
-        node: the node's name.
-        link: the link.
-        began: when its hello came, in seconds of the monotonic clock.
-        ended: when the link ended, was replaced, or was first found to be over, in seconds since the epoch; 0 before.
-        told: its agent's last reports, by driver.
-        gone: drivers that its agent has reported on this link, and reports no more.
-        calls: the number of calls that are under way on it, by driver.
-        untaken: why the hub could not take its agent's newest reports; empty if it could.
-        problems: what its agent says must be solved on the node.
-    """
+    """One link of a node."""
 
     node: str
     link: Link
-    began: float
-    ended: float = 0.0
-    told: Mapping[str, DriverReport] = field(default_factory=dict)
-    gone: AbstractSet[str] = frozenset()
+    began: float  # when its hello came, monotonic
+    ended: float = 0.0  # when it ended, was replaced, or was first found to be over, since the epoch; 0 before
+    told: Mapping[str, DriverReport] = field(default_factory=dict)  # the agent's last reports, by driver
+    gone: AbstractSet[str] = frozenset()  # drivers that the agent has reported on this link, and reports no more
+    # the number that is under way, by driver
     calls: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    untaken: str = ""
-    problems: Sequence[str] = ()
+    untaken: str = ""  # why the newest reports do not count
+    problems: Sequence[str] = ()  # what must be solved on the node, as its agent says
 
     def not_sent(self, error: Overloaded | TunnelClosed) -> CallError:
-        """The error for a call that the link did not take."""
         if isinstance(error, Overloaded):
             return Overloaded(f"agent of edge node {self.node}", error.limit, error.flag)
         return self._offline() if self.link.over else Draining("hub")  # it lives and takes none: this hub drains it
 
     def fault(self, error: TunnelClosed | CallTimeout, driver: str, limit_s: float | None) -> CallError:
-        """The error for a call that ended without the node's status. It is one of these.
-
-        NodeOffline: the node left before anything of the call was sent.
-        LinkLost: the node left with the call under way.
-        CallTimeout: the caller's time is up.
-        """
+        """The error for a call that ended without the node's status: CallTimeout, LinkLost, or NodeOffline."""
         named: CallError
         if isinstance(error, CallTimeout):
             named = CallTimeout(f"driver {driver} on edge node {self.node}", limit_s)

@@ -35,8 +35,7 @@ _POD = "Pod"
 _VOLUME = "PersistentVolume"
 _ATTACHMENT = "VolumeAttachment"
 _NODE = "Node"
-_HOSTNAME = "kubernetes.io/hostname"
-"""A node without a Node object counts as having its name as this label."""
+_HOSTNAME = "kubernetes.io/hostname"  # A node without a Node object counts as having its name as this label
 
 
 @dataclass(slots=True)
@@ -46,8 +45,7 @@ class _Use:
     pods: list[str] = field(default_factory=list)
     mounted: bool = False
     unknown: bool = False
-    untold: bool = False
-    """A pod's node has not told of the pod."""
+    untold: bool = False  # A pod's node has not told of the pod
     attached: bool = False
     error: str = ""
 
@@ -61,10 +59,7 @@ def report_placed(placed: Placed, *, state: str = "known") -> Iterator[VolumeSta
 def report(source: Source, facts: FactTable, placed: Placed) -> Iterator[VolumeStatus]:
     """The entries of all PersistentVolumes of CSI drivers by name, then of volumes without a PersistentVolume.
 
-    Args:
-        source: gives the objects.
-        facts: gives the states of pods' volumes.
-        placed: gives the nodes of volumes that are unused.
+    `placed` gives the nodes of volumes that are unused.
     """
     wanted = _wanted(source, facts)
     attached = _attached(source)
@@ -92,7 +87,6 @@ def report(source: Source, facts: FactTable, placed: Placed) -> Iterator[VolumeS
 
 
 def _volume(handle: str, driver: str, pv: str = "", claim: str = "") -> VolumeStatus:
-    """An entry without a node."""
     return VolumeStatus(volume=handle, driver=driver, pv=pv, claim=claim, node="", state="", pods=[], error="")
 
 
@@ -125,7 +119,6 @@ def _joined(*uses: Iterable[tuple[str, _Use]]) -> dict[str, _Use]:
 
 
 def _attached(source: Source) -> Mapping[str, list[tuple[str, _Use]]]:
-    """The uses of each PersistentVolume that its VolumeAttachments tell."""
     found = defaultdict(list)
     for ref in source.refs(_ATTACHMENT):
         if (body := source.body(ref)) is None or not (volume := volumeattachments.volume_of(body)):
@@ -142,7 +135,6 @@ def _attached(source: Source) -> Mapping[str, list[tuple[str, _Use]]]:
 
 
 def _wanted(source: Source, facts: FactTable) -> Mapping[tuple[str, str], list[tuple[str, _Use]]]:
-    """The uses of each claim that pods tell, by the claim's namespace and name."""
     found = defaultdict(list)
     for ref in source.refs(_POD):
         if (body := source.body(ref)) is None or (body.get("status") or {}).get("phase") in {"Succeeded", "Failed"}:
@@ -172,7 +164,6 @@ def _claims(pod: Body) -> dict[str, str]:
 
 
 def _told(pod: Body, fact: Fact | None, names: Iterable[str]) -> Mapping[str, ToldVolume]:
-    """The state of a pod's volumes by their names in the pod, as far as the node has told."""
     if fact is None or fact.body.get("metadata", {}).get("uid") != pod["metadata"].get("uid"):
         running = (pod.get("status") or {}).get("phase") == "Running"  # a kubelet starts no container without them
         return _all(names, VolumeState.MOUNTED if running else VolumeState.WAITING)
@@ -184,7 +175,7 @@ def _told(pod: Body, fact: Fact | None, names: Iterable[str]) -> Mapping[str, To
 
 
 def _without_list(mounted: Mapping[str, Any]) -> tuple[VolumeState, str]:
-    """The state of each volume of a pod, and a reason, if the fact has only the condition for all of them."""
+    # An older agent's fact has only one condition for all of them.
     if mounted.get("status") == "True":
         return VolumeState.MOUNTED, ""
     if mounted.get("reason") == UNMOUNTED:
@@ -202,8 +193,8 @@ class _Nodes:
     def __init__(self, source: Source) -> None:
         bodies = {ref.name: source.body(ref) or {} for ref in source.refs(_NODE)}
         self._labels = {name: body.get("metadata", {}).get("labels") or {} for name, body in bodies.items()}
+        # The nodes by key and value of a label, for each key that was needed.
         self._by_label: dict[str, dict[str, set[str]]] = {}
-        """The nodes by key and value of a label, for each key that was needed."""
 
     def named_by(self, volume: Body) -> str:
         """The node that a volume's affinity allows; empty if it allows none or several."""
