@@ -27,11 +27,10 @@ from common.operator_orders import Abandon, Done, Forget, NodeStorage, OwnStorag
 if TYPE_CHECKING:
     from cloud.abandon.cluster_release import ClusterRelease, Released
 
-_PAUSE_S: Final = 5.0
-"""Between two passes: Kubernetes ends pods and claims in the meantime."""
+_PAUSE_S: Final = 5.0  # between two passes: Kubernetes ends pods and claims in the meantime
 
+# The command gives up when nothing has changed for so long. Kubernetes ends the pods of a gone Node in a minute.
 _PATIENCE_S: Final = 180.0
-"""The command gives up when nothing has changed for so long. Kubernetes ends the pods of a gone Node in a minute."""
 
 
 class Progress:
@@ -41,11 +40,7 @@ class Progress:
         self._shown, self._changed_at = frozenset["Released"](), now
 
     def note(self, found: Sequence["Released"], now: float) -> list[str]:
-        """Note the result of a pass. Returns a line for each object that is new, or has changed.
-
-        Raises:
-            BridgeError: nothing has changed for three minutes.
-        """
+        """Note the result of a pass. Returns a line for each object that is new, or has changed."""
         new = [it for it in found if it not in self._shown]
         if frozenset(found) != self._shown:
             self._shown, self._changed_at = frozenset(found), now
@@ -58,7 +53,6 @@ class Progress:
 
 
 def run(settings: OperatorSettings, *, node: str, kubeconfig: str, sure: bool) -> int:
-    """List the objects, or release them (`sure`). Returns the exit code: 0, or 1 with the reason on standard error."""
     try:
         with _readable(kubeconfig) as path:
             asyncio.run(_run(settings, node, path, sure=sure))
@@ -107,7 +101,7 @@ async def _to_the_end(settings: OperatorSettings, node: str, release: "ClusterRe
 
 @contextmanager
 def _readable(kubeconfig: str) -> Iterator[str]:
-    """A path of the kubeconfig that can be read more than once: standard input has a copy in memory, on no disk."""
+    # a path that can be read more than once: standard input has a copy in memory, on no disk
     if kubeconfig != "-":
         yield kubeconfig
         return

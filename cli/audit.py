@@ -29,14 +29,12 @@ from common.pages.json_form import plain, shown
 from common.quantity import format_bytes
 from common.status import code_name
 
-_MARGIN = 0.8
-"""The share of --timeout that the nodes have for their lists."""
+_MARGIN = 0.8  # the share of --timeout that the nodes have for their lists
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 def show(state: Audited, width: int | None = None) -> Iterator[str]:
-    """The result as lines for people: a table, the commands that settle the leaks, and all that is not known."""
     counts = ", ".join(f"{count} {leak}{'' if count == 1 else 's'}" for leak, count in state.counts.items())
     yield f"leak audit of {shown(state.began_at)}: {counts}"
     if state.leaks:
@@ -57,19 +55,10 @@ def show(state: Audited, width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, driver: str, as_json: bool) -> int:
-    """Print an audit. Returns the exit code: 0, or 1 with the reason on standard error."""
     return tell(settings, lambda how: _look(how, driver), show=show, as_json=plain if as_json else None)
 
 
 def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) -> int:
-    """Delete an orphan. Returns the exit code: 0, or 1 with the reason on standard error.
-
-    Args:
-        settings: the hub's socket and the time limit.
-        wanted: its id.
-        driver: its driver; may be empty if no other driver has an orphan of that id.
-        sure: ask nothing.
-    """
     try:
         orphan = _find(_look(settings, driver, wanted), wanted)
         say(f"{orphan.thing} {orphan.id} of driver {orphan.driver} on {', '.join(orphan.nodes)}: {orphan.about}")
@@ -88,7 +77,6 @@ def _look(settings: OperatorSettings, driver: str, wanted: str = "") -> Audited:
 
 
 def _find(state: Audited, wanted: str) -> Leak:
-    """The orphan of an id."""
     found = [leak for leak in state.leaks if leak.id == wanted]
     orphans = [leak for leak in found if leak.leak == "orphan"]
     if len(orphans) > 1:
@@ -147,7 +135,6 @@ def _row(leak: Leak, now: datetime) -> tuple[str, ...]:
 
 
 def age(now: datetime, since: datetime | None) -> str:
-    """An age such as `3d` or `5m`; `unknown` without a time."""
     if since is None:
         return "unknown"
     seconds = max(0, int((now - since).total_seconds()))

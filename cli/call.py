@@ -24,11 +24,6 @@ from common.status import Status, code_name
 
 
 def find_method(name: str) -> str:
-    """The path of a method from `CreateVolume`, `Controller/CreateVolume` or the whole path.
-
-    Raises:
-        click.BadParameter: there is no such method.
-    """
     if is_csi(name):
         return name
     found = [path for path in METHODS if path.rpartition("/")[2] == name or path == f"/csi.v1.{name}"]
@@ -38,11 +33,6 @@ def find_method(name: str) -> str:
 
 
 def encode_request(path: str, text: str) -> bytes:
-    """The bytes of the request from JSON. `@FILE` reads the JSON from a file, `-` from standard input.
-
-    Raises:
-        click.BadParameter: it cannot be read, or is not JSON of the method's request.
-    """
     try:
         if text == "-":
             text = sys.stdin.read()
@@ -62,10 +52,7 @@ def encode_request(path: str, text: str) -> bytes:
 
 
 def secrets_in(path: str, text: str, request: bytes) -> str:
-    """Return a warning if the command line itself holds a request with secrets; else an empty text.
-
-    Every user of this machine can read the command line of every process (proc_pid_cmdline(5)).
-    """
+    # every user of this machine can read the command line of every process (proc_pid_cmdline(5))
     method = METHODS.get(path)
     if method is None or text == "-" or text.startswith("@"):
         return ""
@@ -78,18 +65,12 @@ def secrets_in(path: str, text: str, request: bytes) -> str:
 
 
 def show(method: Method | None, message: bytes) -> str:
-    """One message of the answer as JSON without secrets, or in base64 if the method is not in csi.proto."""
     if method is None:
         return json.dumps({"base64": base64.b64encode(message).decode()})
     return json.dumps(redacted(method.response.FromString(message)), indent=None if method.streaming else 2)
 
 
 async def call(settings: OperatorSettings, path: str, request: bytes, *, driver: str, node: str) -> Status:
-    """Make the call, print each message of the answer, and return the status.
-
-    Raises:
-        BridgeError: there is no hub, or the link to it was lost.
-    """
     async with connected(settings.hub, limits=settings.limits()) as link:
         stream = link.open(
             Kind.CALL,
@@ -108,7 +89,6 @@ async def call(settings: OperatorSettings, path: str, request: bytes, *, driver:
 
 
 def run(settings: OperatorSettings, *, driver: str, node: str, name: str, text: str) -> int:
-    """Make the call. Returns the exit code: 0 on OK, or 1 with the status or error on standard error."""
     path = find_method(name)
     request = encode_request(path, text)
     if warning := secrets_in(path, text, request):

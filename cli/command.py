@@ -12,9 +12,10 @@ import click
 from cli.options import Option, Options
 from common.errors import SettingsError
 
+# Both spellings of help, and lines as wide as the terminal up to 120.
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-"""Both spellings of help, and lines as wide as the terminal up to 120."""
 
+# The headings of `--help` by group, in their order.
 HEADINGS = {
     "required": "Required",
     "": "Options",
@@ -23,7 +24,6 @@ HEADINGS = {
     "logs": "Logs and health",
     "tuning": "Tuning (the defaults fit most sites)",
 }
-"""The headings of `--help` by group, in their order."""
 
 
 class Command(click.Command):
@@ -33,18 +33,16 @@ class Command(click.Command):
     """
 
     def __init__(self, name: str | None, *, settings: Options[Any] | None = None, **how: Any) -> None:
-        """A command of click; `settings` adds its options."""
         own = settings.all if settings is not None else []
         super().__init__(name, **how | {"params": [*how["params"], *own], "context_settings": CONTEXT_SETTINGS})
         self.settings = settings
 
     @property
     def options(self) -> list[Option]:
-        """The options in the order of their declarations."""
         return [param for param in self.params if isinstance(param, Option)]
 
     def make_parser(self, ctx: click.Context) -> Any:
-        """Click's parser, which also takes each flag with one dash."""
+        # click's, which also takes each flag with one dash
         parser = super().make_parser(ctx)
         for one in self.options:
             flags = [flag[1:] for flag in one.opts if flag.startswith("--") and len(flag) > 3]
@@ -52,11 +50,6 @@ class Command(click.Command):
         return parser
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and make the settings.
-
-        Raises:
-            click.UsageError: a value is wrong or missing, or values do not fit each other.
-        """
         switches = {flag.lstrip("-") for one in self.options if not one.metavar for flag in one.opts}
         args = [f"{arg}=true" if arg[:1] == "-" and arg.lstrip("-") in switches else arg for arg in args]
         try:
@@ -68,7 +61,6 @@ class Command(click.Command):
         return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, group by group."""
         for group, heading in HEADINGS.items():
             records = [
                 record

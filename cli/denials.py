@@ -10,7 +10,6 @@ from common.pages.json_form import plain, shown
 
 
 def show(denials: list[DenialStatus], width: int | None = None) -> Iterator[str]:
-    """The denials as a table for people."""
     if not denials:
         yield "the hub denies no node and no certificate"
         return
@@ -19,8 +18,6 @@ def show(denials: list[DenialStatus], width: int | None = None) -> Iterator[str]
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    """Run the command: 0 if the hub answers, 1 with the reason on standard error if not."""
-
     def look(settings: OperatorSettings) -> list[DenialStatus]:
         return ask(settings.hub, "/denials", list[DenialStatus], timeout_s=settings.timeout_s)
 

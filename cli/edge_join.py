@@ -18,29 +18,16 @@ from edge.join import join
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The arguments of the command.
+    """The arguments of the command."""
 
-    Attributes:
-        token: the token's line; `@FILE` reads it from a file, `-` from standard input.
-        node: the node's name; None for the name of this host, as the kubelet does.
-        state_dir: the agent's state directory.
-        proxy: the HTTP proxy through which the hub is dialled.
-        timeout_s: the time limit for each connection to the hub.
-    """
-
-    token: str
-    node: str | None
-    state_dir: Path
-    proxy: Proxy | None
-    timeout_s: float
+    token: str  # the token's line; `@FILE` reads it from a file, `-` from standard input
+    node: str | None  # the node's name; None for the name of this host, as the kubelet does
+    state_dir: Path  # the agent's state directory
+    proxy: Proxy | None  # the HTTP proxy through which the hub is dialled
+    timeout_s: float  # the time limit for each connection to the hub
 
 
 def run(question: Question, usual_state_dir: Path) -> int:
-    """Join. Returns the exit code: 0, or 1 with the reason on standard error.
-
-    Raises:
-        click.BadParameter: the token is none, or this host's name is no node's.
-    """
     token, node = _token(question.token), question.node or _host_name()
     try:
         limits = Limits(hello_timeout_s=question.timeout_s)
@@ -67,7 +54,7 @@ def _token(text: str) -> JoinToken:
 
 
 def _host_name() -> str:
-    """The node's name that the kubelet would choose: the host's, in lower case (pkg/util/node, GetHostname)."""
+    # as the kubelet chooses it (pkg/util/node, GetHostname)
     name = socket.gethostname().lower()
     try:
         return node_name(name)

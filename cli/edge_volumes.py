@@ -16,14 +16,13 @@ from common.pages.json_form import plain, shown
 
 T = TypeVar("T")
 
+# Time between two questions while waiting: a tenth of the time of a mount, and hardly any work for the agent.
 _ASK_AGAIN_S = 0.2
-"""Time between two questions while waiting: a tenth of the time of a mount, and hardly any work for the agent."""
 
+# States without a wait: the volume is published, on its way out, or a leftover that no pod wants.
 _SETTLED = {"published", "unpublishing", "unstaging", "left over"}
-"""States without a wait: the volume is published, on its way out, or a leftover that no pod wants."""
 
-_ANSWER_S = 10.0
-"""Time limit for one answer. The agent answers from memory."""
+_ANSWER_S = 10.0  # Time limit for one answer. The agent answers from memory.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,6 @@ class Question:
 
     @property
     def wanted_pod(self) -> tuple[str, str] | None:
-        """Namespace and name of --pod."""
         if self.pod is None:
             return None
         namespace, slash, name = self.pod.partition("/")
@@ -46,16 +44,10 @@ class Question:
 
 
 def ask(status: Path, *, timeout_s: float = _ANSWER_S) -> NodeVolumes:
-    """Ask the agent for its pods' volumes. Errors as of `ask_agent`."""
     return ask_agent(status, "/volumes", NodeVolumes, timeout_s=timeout_s)
 
 
 def ask_agent(status: Path, path: str, page: type[T], *, timeout_s: float = _ANSWER_S) -> T:
-    """Ask the agent for a page.
-
-    Raises:
-        BridgeError: nobody answers there, or not with this page.
-    """
     try:
         return ask_page(status, path, page, timeout_s=timeout_s)
     except PermissionError as error:
@@ -72,7 +64,6 @@ def ask_agent(status: Path, path: str, page: type[T], *, timeout_s: float = _ANS
 
 
 def select(state: NodeVolumes, pod: tuple[str, str] | None) -> NodeVolumes:
-    """The state reduced to one pod and its volumes; the whole state if `pod` is None."""
     if pod is None:
         return state
     return replace(
@@ -102,14 +93,12 @@ def _line(volume: PodVolumeStatus) -> str:
 
 
 def named(volume: PodVolumeStatus) -> str:
-    """A volume's pod and its name there; of one that no pod has any more, its id."""
     if not volume.pod:
         return f"volume {volume.handle} of driver {volume.driver} (no pod has it)"
     return f"{volume.namespace}/{volume.pod} {volume.volume}"
 
 
 def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
-    """The state as lines for people."""
     volumes = state.volumes
     published = sum(volume.state == "published" for volume in volumes)
     link = "connected" if state.connected else "offline"
@@ -150,11 +139,7 @@ def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
 
 
 def run(question: Question) -> int:
-    """Print the volumes. Returns the exit code.
-
-    It is 1, with the reason on standard error, if the agent does not answer, or if a volume is not published at the end
-    of --wait. Otherwise it is 0.
-    """
+    """Print the volumes. The exit code is 1 if the agent does not answer, or a volume is not published after --wait."""
     try:
         state, still = _wait(question) if question.wait else (_look(question), [])
     except BridgeError as error:
@@ -175,7 +160,7 @@ def _look(question: Question) -> NodeVolumes:
 
 
 def _wait(question: Question) -> tuple[NodeVolumes, list[str]]:
-    """Look until nothing is missing or the time is up. An agent that does not answer yet is waited for, too."""
+    # an agent that does not answer yet is waited for, too
     give_up = time.monotonic() + question.timeout_s
     told: list[str] = []
     while True:

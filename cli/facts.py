@@ -12,8 +12,7 @@ from common.pages.hub import HubStatus, NodeFact
 from common.pages.json_form import plain, shown
 
 _NODE = "csi-bridge.io/fact-node"
-_TOLD_AT = "csi-bridge.io/fact-told-at"
-"""The annotations that a fact's YAML has in addition."""
+_TOLD_AT = "csi-bridge.io/fact-told-at"  # the annotations that a fact's YAML has in addition
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,6 @@ class Facts:
 
 
 def show(state: Facts, _width: int | None = None) -> Iterator[str]:
-    """The facts as the lines of YAML documents."""
     if not state.facts:
         without = "the hub keeps no facts; it was started without --kubeconfig and without --manifests"
         yield f"# {'the hub has no such facts' if state.has_source else without}"
@@ -35,8 +33,6 @@ def show(state: Facts, _width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, node: str, as_json: bool) -> int:
-    """Run the command: 0 if the hub answers, 1 with the reason on standard error if not."""
-
     def look(settings: OperatorSettings) -> Facts:
         hub = ask(settings.hub, "/status", HubStatus, timeout_s=settings.timeout_s)
         path = f"/facts/{quote(node, safe='')}" if node else "/facts"

@@ -27,11 +27,6 @@ class HubState:
 
 
 def ask(hub: Endpoint, path: str, page: type[T], *, timeout_s: float) -> T:
-    """Ask the hub for a page.
-
-    Raises:
-        BridgeError: no hub answers, not in time, or not with this page.
-    """
     assert hub.path is not None
     try:
         return ask_page(hub.path, path, page, timeout_s=timeout_s)
@@ -48,13 +43,12 @@ def ask(hub: Endpoint, path: str, page: type[T], *, timeout_s: float) -> T:
 
 
 def ask_state(hub: Endpoint, *, timeout_s: float) -> HubState:
-    """Ask the hub for its state. Errors as of `ask`. A standby tells no nodes."""
+    # a standby tells no nodes
     status = ask(hub, "/status", HubStatus, timeout_s=timeout_s)
     return HubState(status, ask(hub, "/nodes", list[NodeStatus], timeout_s=timeout_s) if status.leads else [])
 
 
 def standby(hub: HubStatus) -> str:
-    """What a standby says, as a line."""
     leader = f"{hub.leader} leads" if hub.leader else "no hub leads"
     since = f" since {shown(hub.since)}" if hub.leader and hub.since is not None else ""
     links = f"{hub.links} peer{'' if hub.links == 1 else 's'} connected"
@@ -62,7 +56,6 @@ def standby(hub: HubStatus) -> str:
 
 
 def as_json(state: HubState, *only: str) -> dict[str, Any]:
-    """The state for programs, or only some parts of it."""
     found = {"nodes": plain(state.nodes), **plain(state.hub)}
     return {name: found[name] for name in only or found}
 
@@ -96,7 +89,6 @@ def tell(
 
 
 def look(settings: OperatorSettings) -> HubState:
-    """Ask the hub that leads for its state, as a command does."""
     state = look_at_any(settings)
     if not state.hub.leads:
         raise BridgeError(f"only the hub that leads knows the nodes: {standby(state.hub)}")
@@ -104,7 +96,6 @@ def look(settings: OperatorSettings) -> HubState:
 
 
 def look_at_any(settings: OperatorSettings) -> HubState:
-    """Ask any hub for its state, as a command does."""
     return ask_state(settings.hub, timeout_s=settings.timeout_s)
 
 

@@ -507,5 +507,4 @@ def demo() -> None:
 
 
 def main() -> None:
-    """The console script."""
     cli.main(prog_name="csi-bridge")

@@ -11,17 +11,14 @@ from common.pages.json_form import shown
 
 
 def state_of(node: NodeStatus) -> str:
-    """The state of a node, in a word."""
     return "connected" if node.connected else "fenced" if node.fenced else "offline"
 
 
 def conflicts(nodes: Sequence[NodeStatus]) -> Iterator[str]:
-    """The conflicts between machines of one name, a line each."""
     yield from (f"CONFLICT: {node.conflict}" for node in nodes if node.conflict)
 
 
 def unreported(nodes: Sequence[NodeStatus]) -> Iterator[tuple[str, str]]:
-    """The drivers that connected nodes no longer report: the problem and the remedy of each."""
     for node in nodes:
         for driver in node.unreported:
             what = f"edge node {node.node} is connected and no longer reports driver {driver}"
@@ -33,7 +30,6 @@ def unreported(nodes: Sequence[NodeStatus]) -> Iterator[tuple[str, str]]:
 
 
 def distrusted(nodes: Sequence[NodeStatus]) -> Iterator[str]:
-    """The reports and answers of nodes that the hub refuses, and the capabilities that a node lacks, a line each."""
     for node in nodes:
         for driver, why in node.refused.items():
             yield f"REFUSED: edge node {node.node} gets no call of driver {driver}: {why}"
@@ -46,7 +42,6 @@ def distrusted(nodes: Sequence[NodeStatus]) -> Iterator[str]:
 
 
 def last_errors(nodes: Sequence[NodeStatus]) -> Iterator[str]:
-    """The last failed call of each node, a line each."""
     for node in nodes:
         if (error := node.last_error) is not None:
             method = error.method.rpartition("/")[2]
@@ -57,7 +52,6 @@ def last_errors(nodes: Sequence[NodeStatus]) -> Iterator[str]:
 
 
 def refusals(refused: Sequence[Refusal]) -> Iterator[str]:
-    """The refused peers, a line each."""
     for one in refused:
         who = f"{one.role} {one.name} from {one.address}" if one.role else f"a peer without a hello from {one.address}"
         times = f" ({one.times:,} times)" if one.times > 1 else ""
@@ -65,7 +59,6 @@ def refusals(refused: Sequence[Refusal]) -> Iterator[str]:
 
 
 def show(state: HubState, width: int | None = None) -> Iterator[str]:
-    """The nodes as lines for people, each with its address and calls, and below them every failure."""
     nodes = state.nodes
     if nodes:
         head = ("NODE", "STATE", "SINCE", "CALLS", "ADDRESS", "DRIVERS")
@@ -79,7 +72,6 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    """Print the nodes. Returns the exit code: 0, or 1 with the reason on standard error if the hub did not answer."""
     return tell(settings, look, show=show, as_json=_as_json if as_json else None)
 
 

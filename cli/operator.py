@@ -24,7 +24,6 @@ _WHERE = (
 
 
 def in_words(error: BaseException | None) -> str:
-    """The reason for the error, and the next step."""
     match error:
         case FileNotFoundError() | NotADirectoryError():
             return f"there is no such socket here; {_WHERE}"
@@ -37,11 +36,6 @@ def in_words(error: BaseException | None) -> str:
 
 @contextlib.asynccontextmanager
 async def connected(hub: Endpoint, *, limits: Limits) -> AsyncIterator[Link]:
-    """A link to the hub, which the end of the block closes.
-
-    Raises:
-        DialError, HandshakeRefused: there is no hub, or it refused us.
-    """
     try:
         hello = introduce("operator", "operator", instance=secrets.token_hex(8))
         link = await dial(hub, hello, ServedByTasks(Origin.PROXY), limits=limits)

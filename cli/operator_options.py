@@ -16,8 +16,7 @@ def _local_hub(text: str) -> Endpoint:
     return hub_endpoint(text)
 
 
-LOCAL_HUB = Text(_local_hub, "unix:///PATH")
-"""The type of an option with the UNIX socket of a hub on this host."""
+LOCAL_HUB = Text(_local_hub, "unix:///PATH")  # the type of an option with the UNIX socket of a hub on this host
 
 OPERATOR_OPTIONS = (
     option(
@@ -47,11 +46,10 @@ class OperatorSettings:
     max_message_bytes: int
 
     def limits(self) -> Limits:
-        """The session's limits: those of `Limits`, with a window that holds the largest message twice."""
+        # a window that holds the largest message twice
         window = max(Limits().session_window_bytes, 2 * self.max_message_bytes)
         return Limits(max_message_bytes=self.max_message_bytes, session_window_bytes=window)
 
 
 def asking(command: str, *more: Option) -> Options[OperatorSettings]:
-    """The options of a command for operators, with `more` of its own."""
     return Options(OperatorSettings, command, *OPERATOR_OPTIONS, *more)

@@ -22,12 +22,11 @@ from common.parsers import duration, size
 
 S = TypeVar("S")
 
-_SHOWN_CHARS = 100
-"""An error quotes this much of a wrong value: enough to recognise it, too little to fill a log."""
+_SHOWN_CHARS = 100  # an error quotes this much of a wrong value: enough to recognise it, too little to fill a log
 
 
+# The user and the password in an address, which no error shows.
 _CREDENTIALS = re.compile(r"^([a-z]+://)?.*@", re.DOTALL)
-"""The user and the password in an address, which no error shows."""
 
 
 class Text(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
@@ -39,16 +38,10 @@ class Text(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
     """
 
     def __init__(self, read: Callable[[str], Any], name: str, *, low: str = "", high: str = "", unit: str = "") -> None:
-        """A type of that name; `low` and `high` are inclusive, and written as an operator would."""
         self.name, self.unit = name, unit
         self._read, self._low, self._high = read, low, high
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value of a text.
-
-        Raises:
-            click.BadParameter: the function refuses it, or it is out of bounds.
-        """
         try:
             found = self._read(value)
         except ValueError as error:
@@ -59,12 +52,10 @@ class Text(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
 
 
 def duration_type(low: str = "", high: str = "") -> Text:
-    """The type of an option with a duration."""
     return Text(duration, "DURATION", low=low, high=high, unit="_s")
 
 
 def size_type(low: str, high: str) -> Text:
-    """The type of an option with a number of bytes."""
     return Text(size, "SIZE", low=low, high=high, unit="_bytes")
 
 
@@ -72,11 +63,6 @@ class FilePath(click.Path):
     """The type of an option with a path. Whether the file exists is for its user to find out."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path of a text.
-
-        Raises:
-            click.BadParameter: it is empty, or has a NUL.
-        """
         if not value or "\0" in value:
             self.fail("must be a path", param, ctx)
         return super().convert(value, param, ctx)
@@ -87,30 +73,25 @@ class Option(click.Option):
 
     Attributes:
         envvar: its variable: its own, or that of its command (`of_command`).
-        group: its heading in `--help`, a key of `cli.command.HEADINGS`.
-        unit: the noun that a number counts, where the type does not say it ("nodes"); may be empty.
     """
 
     def __init__(self, flags: Sequence[str], *, group: str, unit: str, allowed: str, **how: Any) -> None:
-        """Made by `option()`; `allowed` says which values click's own type takes."""
         super().__init__(flags, **how)
+        # its heading in `--help`, a key of `cli.command.HEADINGS`.
         self.group = group or ("required" if self.required else "")
-        self.unit = unit
+        self.unit = unit  # the noun that a number counts, where the type does not say it ("nodes"); may be empty
         self._allowed = allowed
 
     @property
     def label(self) -> str:
-        """The variable and the flag, as errors name the option."""
         return f"{self.envvar} or {self.opts[0]}"
 
     @property
     def default_text(self) -> str:
-        """The default as an operator would write it; empty if there is none."""
         default = self.default
         return " ".join(default) if isinstance(default, list) else default if isinstance(default, str) else ""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The two columns of `--help`, with default, unit and variable at the end."""
         record = super().get_help_record(ctx)
         facts = [
             "required" if self.required else f"default: {self.default_text or 'unset'}",
@@ -121,7 +102,6 @@ class Option(click.Option):
         return record and (record[0].rstrip(), f"{self.help}  [{'; '.join(filter(None, facts))}]")
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """The value of a text. Raises SettingsError if it is missing."""
         try:
             return super().process_value(ctx, value)
         except click.MissingParameter:
@@ -129,7 +109,6 @@ class Option(click.Option):
             raise SettingsError(self.label, None, f"required: {what[:1].lower()}{what[1:]}") from None
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """The value of a text, or of each text of a repeatable option. Raises SettingsError if one is wrong."""
         if self.multiple:
             return tuple(self._read(text, ctx) for text in value or ())
         return None if value is None else self._read(value, ctx)
@@ -159,7 +138,6 @@ def option(*flags: str, type: Any, group: str = "", unit: str = "", **how: Any) 
 
 
 def _words(type_: Any) -> tuple[str, str]:
-    """A word for a type's values in `--help`, and the values that it allows if its own errors do not say it."""
     match type_:
         case click.Choice():
             return "|".join(type_.choices), f"must be one of {', '.join(type_.choices)}"
@@ -189,16 +167,10 @@ class Options(Generic[S]):
     """The options of one command, from whose values it makes its settings."""
 
     def __init__(self, settings: type[S], command: str, *declared: Option) -> None:
-        """The options with the variables of `command`; the settings are a dataclass, and each field has an option."""
         self.settings = settings
         self.all = of_command(command, *declared)
 
     def make(self, values: dict[str, Any]) -> S:
-        """The settings of some values by name, which are taken out of them.
-
-        Raises:
-            SettingsError: the values do not fit each other.
-        """
         names = [field.name for field in dataclasses.fields(self.settings)]  # type: ignore[arg-type]  # a dataclass
         try:
             return self.settings(**{name: values.pop(name) for name in names})
@@ -206,11 +178,7 @@ class Options(Generic[S]):
             raise self.named(error) from error.__cause__
 
     def read(self, texts: Mapping[str, str | Sequence[str]]) -> S:
-        """The settings of some texts by name. Flags and variables of this process do not count.
-
-        Raises:
-            SettingsError: a text is wrong, or a required one is missing.
-        """
+        # flags and variables of this process do not count
         ctx = click.Context(click.Command(None))
         values = {}
         for one in self.all:
@@ -224,12 +192,11 @@ class Options(Generic[S]):
         return self.make(values)
 
     def default(self, name: str) -> Any:
-        """The default of an option."""
         (found,) = (one for one in self.all if one.name == name)
         ctx = click.Context(click.Command(None))
         return found.process_value(ctx, found.get_default(ctx))
 
     def named(self, error: SettingsError) -> SettingsError:
-        """The error with the variable, if a part of the process raised it with the flag alone."""
+        # if a part of the process raised it with the flag alone
         found = next((one for one in self.all if one.opts[0] == error.variable), None)
         return error if found is None else SettingsError(found.label, error.value, error.why)

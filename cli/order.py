@@ -25,7 +25,6 @@ _FENCE = (
 
 
 def fence(settings: OperatorSettings, order: Fence, *, sure: bool) -> int:
-    """Let the hub take a node for dead, after a question. Returns the exit code, as `run` does."""
     node = order.node
     if not sure:
         say(_FENCE.format(node=printable(node)), err=True)
@@ -43,7 +42,6 @@ def fence(settings: OperatorSettings, order: Fence, *, sure: bool) -> int:
 
 
 def run(settings: OperatorSettings, order: Order) -> int:
-    """Give an order whose answer is `Done`. Returns the exit code: 0, or 1 with the reason on standard error."""
     return tell(
         settings,
         lambda how: asyncio.run(give_order(how, order, Done)),
@@ -53,12 +51,7 @@ def run(settings: OperatorSettings, order: Order) -> int:
 
 
 async def give_order(settings: OperatorSettings, order: Order, answer: type[T]) -> T:
-    """Give the hub an order of `common.operator_orders`. Returns its answer, of the type that the order names.
-
-    Raises:
-        BridgeError: there is no hub, the link to it was lost, it is too old for the order, it refused, or it has not
-            answered within `--timeout`.
-    """
+    """Give the hub an order. Raises BridgeError if it refuses, is too old for it, or has not answered in time."""
     try:
         async with asyncio.timeout(settings.timeout_s):
             said = await _give(settings, order)

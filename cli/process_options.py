@@ -36,6 +36,7 @@ HUB_PROXY = option(
     "hosts. Give a password by a variable: all users of the host see flags.",
 )
 
+# The options of each of them. The defaults of limits and times, and the reasons for them, are those of `Limits`.
 PROCESS_OPTIONS = (
     _logs(
         "--log-format",
@@ -117,7 +118,6 @@ PROCESS_OPTIONS = (
     _tls("--tls-key", type=PATH, help="PEM file of that certificate's private key."),
     _tls("--insecure", type=click.BOOL, help="Allow plain ws:// on a loopback address, for tests and the demo."),
 )
-"""The options of each of them. The defaults of limits and times, and the reasons for them, are those of `Limits`."""
 
 HUB_OPTIONS = Options(
     HubSettings,
@@ -326,6 +326,7 @@ HUB_OPTIONS = Options(
     ),
 )
 
+# `--drivername`, `--endpoint`, `--kubeedge-endpoint`, `--nodeid` and `--v` are the flags of KubeEdge's csidriver.
 DRIVER_OPTIONS = Options(
     DriverSettings,
     "DRIVER",
@@ -383,7 +384,6 @@ DRIVER_OPTIONS = Options(
         help="Directory for the driver's Identity and capabilities, so that sidecars can start while the link is down.",
     ),
 )
-"""`--drivername`, `--endpoint`, `--kubeedge-endpoint`, `--nodeid` and `--v` are the flags of KubeEdge's csidriver."""
 
 EDGE_STATE_DIR = option(
     "--state-dir",

@@ -46,11 +46,11 @@ with the reason while it is a standby. For the state of links see
 kubelet: [usage for dashboards and alerts](edge-without-kubelet.md#usage-for-dashboards-and-alerts).
 """
 
+# The flags that several commands have, by the heading of their section.
 _SHARED = {
     "Flags of every process": PROCESS_OPTIONS,
     "Flags of commands that ask the hub": OPERATOR_OPTIONS,
 }
-"""The flags that several commands have, by the heading of their section."""
 
 _PAGES = """\
 ## State as JSON
@@ -66,7 +66,6 @@ $ curl --unix-socket /var/lib/kubeedge/kubeedge.sock http://localhost/nodes
 
 
 def render() -> str:
-    """The whole page."""
     found = dict(commands("", cli))
     sections = [_command(path, command) for path, command in found.items()]
     shared = [_shared(heading, options, found) for heading, options in _SHARED.items()]
@@ -74,7 +73,6 @@ def render() -> str:
 
 
 def commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """Each command with its name, which for `edge run` has two words, in the order of the names."""
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -107,7 +105,6 @@ def _has(command: click.Command, options: Collection[Option]) -> bool:
 
 
 def _flags(options: Collection[Option]) -> Iterator[str]:
-    """The table of some options in the order of `--help`; nothing if there are none."""
     shown = [option for group in HEADINGS for option in options if option.group == group and not option.hidden]
     if shown:
         yield _table(("flag", "default", "meaning"), [(_flag(it), _default(it), _meaning(it)) for it in shown])
@@ -156,7 +153,6 @@ def _pages() -> str:
 
 
 def _summary(text: str) -> str:
-    """The first paragraph of a docstring, as one line."""
     return " ".join(text.partition("\n\n")[0].split())
 
 

@@ -12,7 +12,6 @@ from common.pages.json_form import shown
 
 
 def show(state: HubState, width: int | None = None) -> Iterator[str]:
-    """The state as lines for people: the hub, its nodes and the proxy drivers as tables, and all problems."""
     hub, nodes, drivers = state.hub, state.nodes, state.hub.drivers
     yield (
         f"{hub.software}: {hub.connected} of {hub.known} nodes connected "
@@ -38,7 +37,6 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
 
 
 def problems(state: HubState) -> Iterator[str]:
-    """All problems that the hub knows, a line each."""
     hub = state.hub
     yield from conflicts(state.nodes)
     yield from distrusted(state.nodes)
@@ -76,5 +74,4 @@ def _election(it: ElectionStatus) -> tuple[str, ...]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    """Print the overview. Returns the exit code: 0, or 1 with the reason on stderr if the hub does not answer."""
     return tell(settings, look_at_any, show=show, as_json=state_as_json if as_json else None)

@@ -16,23 +16,20 @@ import click
 
 _GAP = "  "
 
-_NARROWEST = 12
-"""Wrapping makes no column narrower than this: names would be unreadable."""
+_NARROWEST = 12  # wrapping makes no column narrower than this: names would be unreadable
+_SHORT = 20  # a column up to this width is narrowed only after all wider ones: a time has 20 characters
 
-_SHORT = 20
-"""A column up to this width is narrowed only after all wider ones: a time has 20 characters."""
-
+# A cell is broken behind one of these characters if possible. The first string has priority.
 _BREAK_AFTER = (" ", "/-.:,")
-"""A cell is broken behind one of these characters if possible. The first string has priority."""
 
 
 def terminal_width() -> int | None:
-    """The width of the terminal in characters; None if standard output is no terminal."""
+    # None: standard output is no terminal
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> Iterator[str]:
-    """The lines of a table with a head. Each column is as wide as its widest cell if `width` allows."""
+    # each column is as wide as its widest cell if `width` allows
     cells = [list(head), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if width is not None:
@@ -44,12 +41,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | No
 
 
 def printable(text: str) -> str:
-    """The text without characters that control a terminal: the name of a vendor's driver may contain them."""
+    # the name of a vendor's driver may contain characters that control a terminal
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a text of any number of lines on standard output, or on standard error, as `printable` text."""
     click.echo("\n".join(map(printable, text.split("\n"))), err=err)
 
 

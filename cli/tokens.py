@@ -13,7 +13,6 @@ from common.pages.json_form import plain, shown
 
 
 def create(settings: OperatorSettings, asked: CreateToken) -> int:
-    """Make a token, and print the line to paste. Returns the exit code: 0, or 1 with the reason on standard error."""
     return tell(
         settings,
         lambda how: asyncio.run(give_order(how, asked, NewToken)),
@@ -23,7 +22,6 @@ def create(settings: OperatorSettings, asked: CreateToken) -> int:
 
 
 def show(tokens: list[TokenStatus], width: int | None = None) -> Iterator[str]:
-    """The tokens as lines for people."""
     if not tokens:
         yield "the hub has no tokens; csi-bridge token create makes one"
         return
@@ -36,7 +34,6 @@ def show(tokens: list[TokenStatus], width: int | None = None) -> Iterator[str]:
 
 
 def run_list(settings: OperatorSettings, *, as_json: bool) -> int:
-    """Print the tokens. Returns the exit code: 0, or 1 with the reason on standard error if the hub did not answer."""
     return tell(settings, _look, show=show, as_json=_as_json if as_json else None)
 
 

@@ -19,7 +19,6 @@ class Volumes:
 
 
 def show(state: Volumes, width: int | None = None) -> Iterator[str]:
-    """The volumes as lines for people: a table, and the errors below it."""
     volumes = state.volumes
     if not volumes:
         yield (
@@ -37,7 +36,6 @@ def show(state: Volumes, width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    """Print the volumes. Returns the exit code: 0, or 1 with the reason on standard error if the hub did not answer."""
     return tell(settings, _look, show=show, as_json=_as_json if as_json else None)
 
 

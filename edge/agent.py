@@ -58,15 +58,7 @@ log = logging.getLogger("csi_bridge.edge")
 
 
 class Agent:
-    """Serves the streams that the hub opens (`common.link.LinkHandler`).
-
-    Attributes:
-        node: this node's name.
-        operations: runs the calls that change something at a vendor.
-        lease: the permission to run operations of shared drivers.
-        metrics: the agent's metrics.
-        accounts: note every call.
-    """
+    """Serves the streams that the hub opens (`common.link.LinkHandler`)."""
 
     origin: Origin = Origin.EDGE
 
@@ -83,15 +75,15 @@ class Agent:
         mark: HubMark,
     ) -> None:
         self.node = node
-        self.operations = operations
+        self.operations = operations  # runs the calls that change something at a vendor
         self.lease = lease
         self.metrics = metrics
         self.accounts = Accounts(metrics, log, origin=self.origin)
         self._drivers, self._problems = drivers, problems
         self._streams, self._mark = streams, mark
+        # The driver that serves a method of csi.proto, by its name and the method, as far as a call has asked since the
+        # last change.
         self._serving: dict[tuple[str, str], Driver] = {}
-        """The driver that serves a method of csi.proto, by its name and the method, as far as a call has asked since
-        the last change."""
         self._epochs: dict[str, int] = {}
         self._news = asyncio.Event()
         self._link: Link | None = None
@@ -100,7 +92,7 @@ class Agent:
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        """Report the drivers on a link that the hub has accepted. Calls of a former link go on there."""
+        # calls of a former link go on there
         self._mark.take(link.peer.mark, link.peer.epoch)
         if link is self._link:
             return
@@ -114,13 +106,12 @@ class Agent:
         """Do nothing: the uplink logs the reason and dials again."""
 
     def draining(self, link: Link, _message: str) -> None:
-        """End the standing streams, which would keep a draining link open. Those of a former link have ended."""
+        # standing streams would keep a draining link open; those of a former link have ended
         if link is self._link:
             self._report.down()
             self._streams.down()
 
     def closed(self, link: Link, reason: str, _message: str) -> None:
-        """Forget a link that is gone. Operations go on."""
         self.metrics.link_down(reason)
         self.lease.down(link)
         if link is self._link:
@@ -128,12 +119,10 @@ class Agent:
             self._streams.down()
 
     def changed(self) -> None:
-        """Report drivers' changed answers, or the node's changed problems."""
         self._serving.clear()
         self._news.set()
 
     async def _tell(self, stream: Stream) -> None:
-        """Send the drivers' reports and the problems, now and after each change, until the hub ends the stream."""
         async with supervised() as tasks:
             tasks.start(self._send_news(stream), name="report")
             async for _ in stream:
@@ -154,7 +143,7 @@ class Agent:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
-        """Take a call that has one answer without a task. A task serves streams, and methods that csi.proto lacks."""
+        # a task serves streams, and methods that csi.proto lacks
         method = METHODS.get(frame.method)
         if method is None or method.streaming:
             return link.served(frame, deadline, self._serve_call, request)
@@ -164,16 +153,13 @@ class Agent:
         return call
 
     def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
-        """Let a task refuse any other stream."""
         return link.served(frame, deadline, self.serve)
 
     async def serve(self, stream: Stream) -> None:
-        """Refuse the stream: an agent serves only calls."""
         assert stream.opened is not None
         raise NotCarried(f"stream kind {stream.opened.kind}", "an edge agent serves only calls")
 
     async def _serve_call(self, stream: Stream) -> None:
-        """Pass on one call that may have any number of answers, message by message."""
         frame = stream.opened
         assert frame is not None
         timeout_s = stream.remaining_s()
@@ -309,7 +295,6 @@ async def _drain(agent: Agent, uplink: Uplink) -> None:
 
 
 def _renewal(settings: AgentSettings) -> Renewal | None:
-    """Renews a joined agent's certificate; None if the certificate comes from files, or there is none."""
     if not settings.is_joined:
         return None
     hubs = ", ".join(map(str, settings.hub))

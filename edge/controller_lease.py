@@ -30,12 +30,10 @@ from common.link import Link
 
 log = logging.getLogger("csi_bridge.edge.lease")
 
-_PINGS = 4
-"""The pings in one length of the lease: three may be slow or late, and the lease still holds."""
+_PINGS = 4  # the pings in one length of the lease: three may be slow or late, and the lease still holds
 
+# While calls run under the lease, the clock is looked at in this interval: the loop's timers stand still in a suspend.
 _LOOK_S = 1.0
-"""While calls run under the lease, the clock is looked at in this interval: the loop's timers stand still in a suspend.
-"""
 
 
 class Leased(Protocol):
@@ -46,7 +44,7 @@ class Leased(Protocol):
 
 
 def boot_time() -> float:
-    """Seconds since the machine's start, suspends included."""
+    # suspends included
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -56,48 +54,40 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 class ControllerLease:
-    """The lease of one agent. It does not hold before the first pong.
-
-    Attributes:
-        length_s: how long a pong renews it, from the ping's sending.
-        renewed: called with the lease's new end, by the clock, before anything may begin under it.
-    """
+    """The lease of one agent. It does not hold before the first pong."""
 
     def __init__(self, length_s: float, *, clock: Callable[[], float] = boot_time) -> None:
-        self.length_s = length_s
+        self.length_s = length_s  # how long a pong renews it, from the ping's sending
+        # called with the lease's new end, by the clock, before anything may begin under it.
         self.renewed: Callable[[float], None] = lambda _ends_at: None
         self._clock = clock
         self._link: Link | None = None
-        self._ends_at: float | None = None
-        """By the clock; None if no lease was needed since the link came."""
-        self._pinged_at: float | None = None
-        """When the last ping was sent on this link."""
+        self._ends_at: float | None = None  # by the clock; None if no lease was needed since the link came
+        self._pinged_at: float | None = None  # when the last ping was sent on this link
         self._awaits_pong = False
         self._is_needed = False
         self._is_lost = False
-        self._running: dict[Leased, bool] = {}
-        """What runs under the lease; whether it is an operation."""
+        self._running: dict[Leased, bool] = {}  # what runs under the lease; whether it is an operation
         self._waiting: dict[Callable[[], None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     # ---- the link ----------------------------------------------------------------------------------------------------
 
     def up(self, link: Link) -> None:
-        """Use a new link. The lease is renewed on it once an operation with an epoch comes, or if one still runs."""
+        # the lease is renewed on it once an operation with an epoch comes, or if one still runs
         self._link, self._pinged_at, self._awaits_pong = link, None, False
         self._is_needed = bool(self._running or self._waiting)
         self._is_lost = self._is_lost and self._is_needed
         self._look()
 
     def down(self, link: Link) -> None:
-        """Stop using a link that is gone. What runs under the lease goes on until its end."""
+        # what runs under the lease goes on until its end
         if link is self._link:
             self._link = None
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def holds(self) -> bool:
-        """Whether an operation may begin now."""
         return self._ends_at is not None and self._clock() < self._ends_at
 
     def need(self) -> bool:
@@ -116,11 +106,9 @@ class ControllerLease:
         self._look()
 
     def leave(self, go_on: Callable[[], None]) -> None:
-        """Wait no more."""
         self._waiting.pop(go_on, None)
 
     async def held(self) -> None:
-        """Return when an operation may begin."""
         while not self.need():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             go_on = partial(_wake, future)
@@ -142,13 +130,11 @@ class ControllerLease:
             self._come_back(self._clock())
 
     def end(self, item: Leased) -> None:
-        """It has ended, or never began."""
         self._running.pop(item, None)
 
     # ---- for people --------------------------------------------------------------------------------------------------
 
     def problems(self) -> list[str]:
-        """A sentence while the lease has run out."""
         if not self._is_lost:
             return []
         what = "the agent has cancelled its operations of shared drivers, and begins no other until the hub answers"
@@ -190,7 +176,6 @@ class ControllerLease:
         link.ping(partial(self._renew, link, now))
 
     def _renew(self, link: Link, sent_at: float) -> None:
-        """The hub has answered a ping of this time."""
         if link is not self._link:
             return
         self._awaits_pong = False

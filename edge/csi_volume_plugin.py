@@ -48,21 +48,19 @@ __all__ = ["Found", "Published", "Staged", "Unreadable", "VolumePlugin", "Volume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
-CALL_TIMEOUT_S = 120.0
-"""The limit of each call (the kubelet's csiTimeout)."""
+CALL_TIMEOUT_S = 120.0  # the limit of each call (the kubelet's csiTimeout)
 
+# Characters that are shown of a driver's error: an event holds 1,024 bytes, and a driver may answer with megabytes.
 LONGEST_MESSAGE = 1_000
-"""Characters that are shown of a driver's error: an event holds 1,024 bytes, and a driver may answer with megabytes."""
 
+# Shorter secrets are not removed from a driver's error: removing every `rw` would make the error unreadable.
 _SHORTEST_HIDDEN = 6
-"""Shorter secrets are not removed from a driver's error: removing every `rw` would make the error unreadable."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 async def _never(_published: Published) -> bool:
-    """No driver here knows any runtime."""
     return False
 
 
@@ -233,7 +231,7 @@ class VolumePlugin:
             await self._give_to_group(wanted, target, tell, may_go_on)
 
     def _published_from(self, volume: Volume, driver: NodeDriver) -> str:
-        """Return the `staging_target_path` of a publication. A block volume has one under any driver."""
+        # a block volume has one under any driver
         if volume.block:
             return str(self.layout.block_staging(volume.name))
         if Has.STAGE_UNSTAGE_VOLUME not in driver.capabilities or volume.ephemeral:
@@ -356,11 +354,7 @@ class VolumePlugin:
         return _understood(driver, "NodeExpandVolume", node_requests.expanded_bytes, answer) or required_bytes
 
     async def stats(self, published: Published) -> VolumeStats | None:
-        """Return usage and health, as far as the driver has the capabilities; None without any of them.
-
-        Raises:
-            VolumeError: the driver did not answer.
-        """
+        """Return usage and health, as far as the driver has the capabilities; None without any of them."""
         driver = self._driver(published.driver)
         path = (
             self.layout.device_map(published.name, published.pod_uid)
@@ -390,17 +384,12 @@ class VolumePlugin:
     # ---------------------------------------------------------------- find
 
     async def scan(self) -> Found:
-        """Return the volumes that have directories on the disk. No path that may be a dead mount is stat'ed.
-
-        Raises:
-            NotReady: the root directory cannot be read.
-        """
+        """Return the volumes that have directories on the disk. No path that may be a dead mount is stat'ed."""
         found = await _locally(NotReady, scan, self._root)
         self._dirs.forget_gone(found.unreadable)
         return found
 
     async def mount_table(self) -> MountTable:
-        """Read the mount table, for `is_mounted`."""
         return await _locally(NotReady, read_table, self.layout.root)
 
     def is_mounted(self, what: Published | Staged, mounts: MountTable) -> bool:
@@ -422,7 +411,6 @@ class VolumePlugin:
         return mounts.is_mount_point(self._dirs.target(what))
 
     def path(self, published: Published) -> Path:
-        """Return the path for a pod: the mounted directory, or the link to the block device."""
         if published.block:
             return self.layout.device_link(published.pod_uid, published.name)
         return self._dirs.target(published)
@@ -487,7 +475,6 @@ def _staging_of(published: Published) -> Staged:
 
 
 async def _locally(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run blocking work in a thread; an OSError becomes a `blame` error."""
     with _blaming(blame):
         return await asyncio.to_thread(work, *args, **kwargs)
 
@@ -507,7 +494,6 @@ def _blaming(blame: type[VolumeError]) -> Iterator[None]:
 
 
 async def _tidied(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Run blocking work in a thread; a failure is logged, because it does no harm."""
     try:
         await asyncio.to_thread(work, *args, **kwargs)
     except OSError as error:
@@ -526,7 +512,6 @@ def _words(error: OSError) -> str:
 
 
 def _told(message: str, hidden: Iterable[str]) -> str:
-    """Return a driver's error without the request's secrets, and shortened."""
     for value in sorted(hidden, key=len, reverse=True):
         if len(value) >= _SHORTEST_HIDDEN:
             message = message.replace(value, STRIPPED)

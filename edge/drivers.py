@@ -38,22 +38,19 @@ from edge.driver_call import PARSE_OFF_LOOP_BYTES, blame, parsed
 
 log = logging.getLogger("csi_bridge.edge.drivers")
 
-_ASK_TIMEOUT_S = 10.0
-"""The limit for one Identity or capability call: the sidecars' own."""
+_ASK_TIMEOUT_S = 10.0  # the limit for one Identity or capability call: the sidecars' own
 
+# Answers that tell a driver's abilities. Any other code is a passing trouble, and the driver is asked again.
 _LASTING = {Code.OK, Code.UNIMPLEMENTED}
-"""Answers that tell a driver's abilities. Any other code is a passing trouble, and the driver is asked again."""
 
-_LOOK_S = 1.0
-"""The interval at which a socket is checked: a driver's restart is noticed within a second."""
+_LOOK_S = 1.0  # the interval at which a socket is checked: a driver's restart is noticed within a second
 
+# The interval at which a running driver is asked again. Capabilities change only with a restart, so this finds odd
+# cases. A driver's volume limit may change more often; then its CSIDriver object gives the interval.
 ASK_AGAIN_S = 60.0
-"""The interval at which a running driver is asked again. Capabilities change only with a restart, so this finds odd
-cases. A driver's volume limit may change more often; then its CSIDriver object gives the interval.
-"""
 
+# The interval for a driver that could not answer everything, for example while it waits for a metadata service.
 _ASK_SOON_S = 5.0
-"""The interval for a driver that could not answer everything, for example while it waits for a metadata service."""
 
 
 class Driver:
@@ -72,29 +69,22 @@ class Driver:
         self.socket = socket
         self.path = str(socket)
         self.node = node
-        self.named = False
-        """Whether an operator named the socket."""
+        self.named = False  # whether an operator named the socket
+        # Whether the driver's node plugin is at another socket, present or away. Then Node is not called here.
         self.has_node_plugin = False
-        """Whether the driver's node plugin is at another socket, present or away. Then Node is not called here."""
+        # Whether the driver had a topology of its own when its node plugin and the named sockets last answered.
         self.had_topology = False
-        """Whether the driver had a topology of its own when its node plugin and the named sockets last answered."""
         self.report: DriverReport | None = None
-        self.trouble = "not asked yet"
-        """Why the driver could not be asked last time; empty if it could."""
-        self.away = ""
-        """Why no connection to it could be made last time; empty if one could."""
-        self._file: FileId = None
-        """The socket's file when it was asked last time."""
-        self.asked = False
-        """Whether it was asked since the agent's start, with or without an answer."""
-        self.ask_every_s = ASK_AGAIN_S
-        """The interval in seconds at which it is asked again while it runs."""
+        self.trouble = "not asked yet"  # why the driver could not be asked last time; empty if it could
+        self.away = ""  # why no connection to it could be made last time; empty if one could
+        self._file: FileId = None  # the socket's file when it was asked last time
+        self.asked = False  # whether it was asked since the agent's start, with or without an answer
+        self.ask_every_s = ASK_AGAIN_S  # the interval in seconds at which it is asked again while it runs
         self._changed = changed
         self.channel = channel or Channel(socket, max_message_bytes=max_message_bytes, who=_name)
 
     @property
     def name(self) -> str:
-        """The driver's name; its socket's path while that is unknown."""
         return self.report.driver if self.report is not None else self.path
 
     def __str__(self) -> str:
@@ -184,7 +174,6 @@ class Driver:
             call.cancel()
 
     async def _check(self, method: str, message: bytes | None) -> None:
-        """Check that an answer parses, a large one in a thread. Raises `VendorBroken` if it does not."""
         if message is not None and len(message) > PARSE_OFF_LOOP_BYTES:
             await asyncio.to_thread(parsed, self.name, self.node, method, message)
         else:
@@ -193,7 +182,6 @@ class Driver:
     # ---- answers about itself ----------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Ask for its name and capabilities now, after each restart, and from time to time. Never ends."""
         while True:
             seen = file_id(str(self.socket))
             await self._ask()
@@ -205,7 +193,6 @@ class Driver:
                     break
 
     async def close(self) -> None:
-        """Close its connection."""
         await self.channel.close()
 
     def _ask_again_s(self) -> float:
@@ -258,7 +245,6 @@ async def _name(ask: Ask) -> str:
 
 
 def _name_in(status: Status, body: bytes | None) -> str:
-    """Return the name in an answer to GetPluginInfo."""
     if not status.ok:
         raise ValueError(f"it does not give its name: it answered GetPluginInfo with {code_name(status.code)}")
     try:

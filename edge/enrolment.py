@@ -20,8 +20,7 @@ from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin
 from common.version import introduce
 
-ANSWER_S = 30.0
-"""The hub answers within this time, or the question counts as failed. It writes to its disk first."""
+ANSWER_S = 30.0  # The hub answers within this time, or the question counts as failed. It writes to its disk first.
 
 A = TypeVar("A", bound=Answer)
 
@@ -81,7 +80,6 @@ async def ask_at(
 
 
 def unverified() -> ssl.SSLContext:
-    """The context of a connection that proves nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

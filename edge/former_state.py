@@ -77,7 +77,7 @@ def _put_aside(state_dir: Path, aside: str, what: str) -> None:
 
 
 def _moves(state_dir: Path, aside: str) -> Iterator[tuple[Path, Path]]:
-    """The renames: each database before its journals, because SQLite deletes a journal that it finds alone."""
+    # each database before its journals, because SQLite deletes a journal that it finds alone
     for name in _FILES:
         for journal in _JOURNALS:
             file = state_dir / f"{name}{journal}"

@@ -28,17 +28,11 @@ from edge.manager import states
 
 log = logging.getLogger("csi_bridge.edge.home")
 
-FORM = Form("edge agent")
-"""Of `home.json`."""
+FORM = Form("edge agent")  # of `home.json`
 
 
 class Home:
-    """`home.json` in the state directory. Everything here blocks, for a small file.
-
-    Attributes:
-        is_others: whether the state is of another node or root directory, and holds nothing. Then it must be put aside
-            before the agent uses the directory (`disown`).
-    """
+    """`home.json` in the state directory. Everything here blocks, for a small file."""
 
     def __init__(self, state_dir: Path, node: str, root_dir: Path) -> None:
         """Check that the state belongs to this node and root directory, or to none yet.
@@ -49,6 +43,8 @@ class Home:
         self._path = state_dir / "home.json"
         self._home = {"node": node, "rootDir": str(root_dir.absolute())}
         self._kept = _read(self._path)
+        # whether the state is of another node or root directory, and holds nothing. Then it must be put aside before
+        # the agent uses the directory (`disown`).
         self.is_others = bool(self._kept) and self._kept != self._home
         if not self.is_others or _is_unused(state_dir, Path(self._kept["rootDir"])):
             return
@@ -70,7 +66,6 @@ class Home:
         self._kept, self.is_others = {}, False
 
     def keep(self) -> None:
-        """Write the file, before the agent mounts anything."""
         if self._kept == self._home:
             return
         try:
@@ -83,7 +78,6 @@ class Home:
 
 
 def _is_unused(state_dir: Path, root_dir: Path) -> bool:
-    """Whether neither the state nor the disk knows of a pod or a volume; False if that cannot be read."""
     try:
         known = any(
             _has_row(state_dir / file, schema, table, where)
@@ -116,7 +110,6 @@ def _why(state_dir: Path, kept: str) -> str:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """The stored home; an empty one if there is none, or it cannot be read."""
     try:
         return _home(read_state(path, FORM))
     except (FileNotFoundError, NotADirectoryError):

@@ -20,22 +20,15 @@ from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.edge.hub_mark")
 
-FORM = Form("edge agent")
-"""Of `hub.json`."""
+FORM = Form("edge agent")  # of `hub.json`
 
 _LONGEST_CHARS = 200
 
 
 class HubMark:
-    """`hub.json` in the state directory.
-
-    Attributes:
-        text: the mark; empty: this agent has none.
-        epoch: the highest `Hello.epoch` that was heard; 0: none was.
-    """
+    """`hub.json` in the state directory."""
 
     def __init__(self, state_dir: Path, hubs: Sequence[str]) -> None:
-        """Read the file. `hubs` are the addresses of the hubs. Raises NewerState if a newer agent wrote it."""
         self._path, self._hubs, self.text, self.epoch = state_dir / "hub.json", list(hubs), "", 0
         self._news = asyncio.Event()
         try:
@@ -51,14 +44,12 @@ class HubMark:
             log.warning("%s is unreadable (%s), and the next mark of the hub replaces it", self._path, error)
 
     def take(self, mark: str, epoch: int) -> None:
-        """Keep the mark that the hub gives, and its epoch; an empty mark and a lower epoch change nothing."""
         before = self.text, self.epoch
         self.text, self.epoch = _fitting(mark) or self.text, max(epoch, self.epoch)
         if before != (self.text, self.epoch):
             self._news.set()
 
     async def keep(self) -> None:
-        """Write each new mark, until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()

@@ -45,11 +45,8 @@ from common.peer import with_certificate
 from common.state_file import Form, read_state, write_state
 from common.tls import TlsFiles
 
-FORM = Form("edge agent")
-"""Of `joined.json`."""
-
-FOLDER = "identity"
-"""The directory in the state directory."""
+FORM = Form("edge agent")  # of `joined.json`
+FOLDER = "identity"  # the directory in the state directory
 
 _PEM = serialization.Encoding.PEM
 _DER = serialization.Encoding.DER
@@ -57,38 +54,23 @@ _DER = serialization.Encoding.DER
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The settings of a joined agent.
-
-    Attributes:
-        node: the node's name.
-        hubs: the hub's addresses, as `--hub` takes them; at least one.
-        joins: the addresses of the hub's join listener.
-    """
+    """The settings of a joined agent."""
 
     node: str
-    hubs: tuple[str, ...]
-    joins: tuple[str, ...]
+    hubs: tuple[str, ...]  # the hub's addresses, as `--hub` takes them; at least one
+    joins: tuple[str, ...]  # the addresses of the hub's join listener
 
 
 class Identity:
-    """The files of one state directory. Everything here blocks, for small files and their fsync.
-
-    Attributes:
-        files: the files as TLS uses them.
-    """
+    """The files of one state directory. Everything here blocks, for small files and their fsync."""
 
     def __init__(self, state_dir: Path) -> None:
         self._folder = state_dir / FOLDER
         self._joined = self._folder / "joined.json"
         node = self._folder / "node.pem"
-        self.files = TlsFiles(self._folder / "ca.crt", node, node)
+        self.files = TlsFiles(self._folder / "ca.crt", node, node)  # the files as TLS uses them
 
     def joined(self) -> Joined | None:
-        """The settings of the join; None if the node has not joined.
-
-        Raises:
-            SettingsError: a file cannot be read, or a newer agent wrote it.
-        """
         try:
             if not self.files.cert.exists():  # the join writes it last
                 return None
@@ -100,12 +82,7 @@ class Identity:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from getting a certificate for this directory meanwhile.
-
-        Raises:
-            BlockingIOError: another one is at it.
-            OSError: the directory cannot be written.
-        """
+        """Keep other processes from getting a certificate here meanwhile. Raises BlockingIOError if one is at it."""
         if not self._folder.exists():
             self._make_folder()
         descriptor = lock(self._folder / "lock")
@@ -127,7 +104,6 @@ class Identity:
         return Term(stored_at, stored_at + left_s) if left_s > 0 else own
 
     def dates(self) -> Term:
-        """The certificate's own dates. Raises OSError or ValueError if there is no certificate."""
         return term_of(x509.load_pem_x509_certificate(self.files.cert.read_bytes()))
 
     def request(self, token: str = "") -> bytes:
@@ -208,7 +184,6 @@ class Identity:
         reach("identity.after-store")
 
     def _next(self, token: str) -> Path:
-        """The file of the next key, for a renewal or for a join with this token (id)."""
         return self._folder / (f"next-{hashlib.sha256(token.encode()).hexdigest()[:16]}.pem" if token else "next.pem")
 
     def _host(self) -> str:
@@ -216,7 +191,6 @@ class Identity:
         return hub_endpoint(former.hubs[0]).host if former is not None else ""
 
     def _present_key(self) -> str:
-        """The present key's fingerprint; empty before the node has joined."""
         try:
             content = self.files.cert.read_bytes()
         except FileNotFoundError:

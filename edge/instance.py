@@ -22,11 +22,8 @@ from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.edge.instance")
 
-FORM = Form("edge agent")
-"""Of `instance.json`."""
-
-_MOST_BOOTS = 2**53
-"""Every reader of JSON counts exactly up to here, and it is far below the wire's limit."""
+FORM = Form("edge agent")  # of `instance.json`
+_MOST_BOOTS = 2**53  # every reader of JSON counts exactly up to here, and it is far below the wire's limit
 
 _LONGEST_ID = 64
 

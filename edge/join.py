@@ -74,7 +74,6 @@ async def _join(identity: Identity, token: JoinToken, node: str, *, limits: Limi
 
 
 async def _ask_any(question: Join, token: JoinToken, *, limits: Limits, proxy: Proxy | None) -> tuple[Issued, Endpoint]:
-    """Ask at the token's addresses, until one of them leads to the hub. Returns its answer and this address."""
     failure: DialError | None = None
     for endpoint in map(hub_endpoint, token.joins):
         try:
@@ -94,7 +93,7 @@ async def _ask(endpoint: Endpoint, question: Join, token: JoinToken, *, limits: 
 
 
 def _pinned(pem: bytes, pin: bytes, endpoint: Endpoint) -> str:
-    """The CA certificate with the pinned key, as PEM. Others that the hub told count only after the join."""
+    # others that the hub told count only after the join
     try:
         for certificate in x509.load_pem_x509_certificates(pem):
             key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

@@ -64,28 +64,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("csi_bridge.edge")
 
+# A running kubelet listens here, below its root directory.
+# `device-plugins/kubelet.sock` would not do: it is always below /var/lib/kubelet, wherever the root directory is.
 KUBELET_SOCKET = "pod-resources/kubelet.sock"
-"""A running kubelet listens here, below its root directory.
 
-`device-plugins/kubelet.sock` would not do: it is always below /var/lib/kubelet, wherever the root directory is.
-"""
-
-_LOCK = "csi-bridge.lock"
-"""The lock of the agent that mounts below a root directory."""
-
-TRY_AGAIN_S = 5.0
-"""The interval of retries after the disk failed: people must repair it."""
+_LOCK = "csi-bridge.lock"  # the lock of the agent that mounts below a root directory
+TRY_AGAIN_S = 5.0  # the interval of retries after the disk failed: people must repair it
 
 
 class KubeletPart:
     """The drivers of the node and, on a node without a kubelet, its pods' volumes."""
 
     def __init__(self, settings: AgentSettings, *, changed: Callable[[], None]) -> None:
-        """Open the files. `changed` is called when the drivers, or a driver's answers, have changed.
-
-        Raises:
-            SettingsError: a directory cannot be used, or belongs to another agent.
-        """
         own = settings.registration == "own"
         self._tell = changed
         self._root_dir = settings.root_dir
@@ -152,7 +142,6 @@ class KubeletPart:
 
     @property
     def problems(self) -> list[str]:
-        """Problems of this node that people must solve, or should know. Those of `look` are of its last time."""
         relayed = self._relay.problems(self._registrar.observed) if self._relay is not None else []
         fenced = self.fencing.problems() if self.fencing is not None else []
         stored = self.volumes.problems if self.volumes is not None else []
@@ -160,32 +149,26 @@ class KubeletPart:
         return [*seen, *stored, *self.registry.problems, *relayed, *fenced]
 
     async def look(self) -> None:
-        """Look for the problems that only the file system shows."""
         self._full = await asyncio.to_thread(_full_disks, self._directories)
         if self.volumes is None:
             self._unkept = await asyncio.to_thread(_unkept_mounts, self._root_dir)
 
     def relay_of(self, driver: str) -> str:
-        """Return the socket that a kubelet calls in a driver's place; empty if there is none."""
         return self._relay.served(driver) if self._relay is not None else ""
 
     def up(self, link: Link) -> None:
-        """Use a new link to the hub."""
         self._streams.up(link)
 
     def down(self) -> None:
-        """Stop using the link: it is gone or will drain."""
         self._streams.down()
 
     async def drain(self, limit_s: float) -> None:
-        """Finish the running steps and the kubelet's calls; begin no others."""
         if self._relay is not None:
             await self._relay.drain()
         if self.volumes is not None:
             await self.volumes.drain(limit_s)
 
     async def close(self) -> None:
-        """Cancel the running steps, then close the files and the connections to the drivers."""
         if self._relay is not None:
             await self._relay.close()
         if self.fencing is not None:
@@ -197,45 +180,28 @@ class KubeletPart:
             os.close(self._root_lock)
 
     def describe(self, *, node: str, connected: bool, since: datetime) -> NodeVolumes:
-        """Return the pods and their volumes, for the status socket. Contains no secret.
-
-        `since` is when the agent got or lost its link.
-        """
         if self.volumes is None:
             return NodeVolumes(node=node, connected=connected, since=since, observing=True)
         return self.volumes.describe(node=node, connected=connected, since=since)
 
 
 class Volumes:
-    """The volumes of a node: metastore, states, plugin and manager.
-
-    Attributes:
-        metastore: the objects from the hub.
-        streams: the streams that bring them.
-        count_deferred: counts the publications of volumes that a pod's runtime mounts (`Metrics.volume_deferred`).
-    """
+    """The volumes of a node: metastore, states, plugin and manager."""
 
     def __init__(self, settings: AgentSettings, fencing: Fencing) -> None:
-        """Open the files in the state directory.
-
-        Raises:
-            SettingsError: they cannot be used.
-        """
         self._settings, self._fencing = settings, fencing
         self.metastore = Metastore(settings.state_dir, full=settings.durability == "full")
         self._trouble = ""
         self._states = self._open_states()
         self.streams = SyncStreams(self.metastore)
+        # counts the publications of volumes that a pod's runtime mounts (`Metrics.volume_deferred`).
         self.count_deferred: Callable[[str], None] = lambda _by: None
         self._manager: VolumeManager | None = None
         self._direct: DirectVolumes | None = None
         self._settling: list[Settling] = []
 
     def _open_states(self) -> VolumeStates | None:
-        """Open the states; None, with the reason in the log, while the disk cannot be written.
-
-        No driver is called without a row (docs/csi-contract.md#the-state-is-on-disk-before-the-call).
-        """
+        # without a row no driver is called: docs/csi-contract.md#the-state-is-on-disk-before-the-call
         try:
             states = VolumeStates(self._settings.state_dir, durable=self._settings.durability == "full")
         except OSError as error:
@@ -245,13 +211,11 @@ class Volumes:
         return states
 
     def _note(self, trouble: str) -> None:
-        """Log once why nothing is mounted or unmounted."""
         if trouble and trouble != self._trouble:
             log.error("no volume is mounted or unmounted until this is repaired: %s", trouble)
         self._trouble = trouble
 
     async def start(self, registry: DriverRegistry, tasks: Tasks) -> None:
-        """Find the present mounts, and start to mount the wanted volumes; later, if the disk fails now."""
         if self._states is None or not await self._manage(registry, self._states):
             tasks.start(self._manage_later(registry), name="wait for the disk")
 
@@ -264,7 +228,6 @@ class Volumes:
                 return
 
     async def _manage(self, registry: DriverRegistry, states: VolumeStates) -> bool:
-        """Start the manager; False, with the reason in the log, while the present mounts cannot be found."""
         settings = self._settings
         machine = read_machine(settings.root_dir)
         facts = NodeFacts(settings.node, self.metastore.facts, registry, machine, self._fencing.told)
@@ -327,7 +290,7 @@ class Volumes:
         return bool(self._settings.direct_runtime) and await self._direct_volumes().is_told(published)
 
     def _direct_volumes(self) -> "DirectVolumes":
-        """Return the deferred volumes. Their package is imported at the first call: most nodes never need it."""
+        # imported at the first call: most nodes never need it
         if self._direct is None:
             from edge.direct.hand_over import direct_volumes  # noqa: PLC0415
 
@@ -335,20 +298,17 @@ class Volumes:
         return self._direct
 
     def usage(self) -> dict[tuple[str, str], VolumeStats]:
-        """Return the usage of the mounted volumes, by the namespace and the name of the claim. A thread may call it."""
+        # a thread may call it
         return self._manager.usage() if self._manager is not None else {}
 
     def node_labels(self) -> dict[str, str]:
-        """Return the labels of this node's Node object, as far as they are known here."""
         return self._manager.wanted.labels if self._manager is not None else {}
 
     async def drain(self, limit_s: float) -> None:
-        """Finish the running steps; begin no others."""
         if self._manager is not None:
             await self._manager.close(limit_s)
 
     async def close(self) -> None:
-        """Cancel the steps that still run, and close the files."""
         await self.drain(0.0)  # no step may run when its rows can no longer be written
         for it in self._settling:
             it.close()
@@ -358,7 +318,6 @@ class Volumes:
 
     @property
     def problems(self) -> list[str]:
-        """The problems with its files."""
         stopped = f"no volume is mounted or unmounted until this is repaired: {self._trouble}" if self._trouble else ""
         unwritten = self._unwritten and f"what is new since then is in memory only: {self._unwritten}"
         return [why for why in (stopped, unwritten) if why]
@@ -368,7 +327,6 @@ class Volumes:
         return (self._states.trouble if self._states is not None else "") or self.metastore.trouble
 
     def describe(self, *, node: str, connected: bool, since: datetime) -> NodeVolumes:
-        """Return the pods and their volumes. The arguments are those of `KubeletPart.describe`."""
         manager, heard_at = self._manager, self.metastore.objects.heard_at
         return NodeVolumes(
             node=node,
@@ -390,7 +348,6 @@ def _volume(*, since: float, devices: list[dict[str, str]], **entry: Any) -> Pod
 
 
 def _make_fencing(settings: AgentSettings) -> Fencing:
-    """The fencing of a node without a kubelet."""
     if settings.fence == "on" and (why := why_not_here()):
         raise SettingsError("--fence", settings.fence, why)
     try:
@@ -411,7 +368,7 @@ def _make_fencing(settings: AgentSettings) -> Fencing:
 
 
 def _check_root(root: Path) -> None:
-    """Check that no kubelet and no other agent uses the root directory, and make nothing there."""
+    # it makes nothing there
     if _listens(root / KUBELET_SOCKET):
         why = f"a kubelet is running with this root directory ({KUBELET_SOCKET} answers): say --registration=observe"
         raise SettingsError("--root-dir", str(root), why)
@@ -420,7 +377,6 @@ def _check_root(root: Path) -> None:
 
 
 def _take_root(root: Path) -> int:
-    """Lock the root directory for this agent, and return the descriptor of the lock."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         return lock(root / _LOCK)
@@ -431,14 +387,12 @@ def _take_root(root: Path) -> int:
 
 
 def _full_disks(directories: Iterable[Path]) -> str:
-    """Return a problem if the disk of a directory is full; else nothing. Blocks briefly."""
     with contextlib.suppress(OSError):  # a directory that is gone has its own errors
         return next((why for it in directories if (why := why_full(it, *room_of(it)))), "")
     return ""
 
 
 def _unkept_mounts(root: Path) -> str:
-    """Return a problem if volumes are mounted for pods and no kubelet answers; else nothing. Blocks briefly."""
     if _listens(root / KUBELET_SOCKET):
         return ""
     mounted = [path for path in read_table(root).within(Layout(root).pods) if f"/volumes/{PLUGIN}/" in path]

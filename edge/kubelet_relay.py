@@ -41,11 +41,8 @@ from edge.registry.registration import Offer, check_name
 
 log = logging.getLogger("csi_bridge.edge.kubelet_relay")
 
-_LOOK_S = 5.0
-"""The interval at which the sockets are checked, and missing ones are made again."""
-
-_SOCKET_MODE = 0o600
-"""A kubelet runs as root."""
+_LOOK_S = 5.0  # the interval at which the sockets are checked, and missing ones are made again
+_SOCKET_MODE = 0o600  # a kubelet runs as root
 
 
 class _OrdinaryCall(DriverCall):
@@ -99,36 +96,26 @@ class KubeletRelay:
     def __init__(
         self, directory: Path, node: str, drivers: Callable[[], Sequence[Driver]], *, max_message_bytes: int
     ) -> None:
-        """`directory` holds the sockets; it is made if it is missing."""
         self._directory = directory
         self._node = node
         self._drivers = drivers
         self._limit = max_message_bytes
         self._served: dict[str, _Served] = {}
         self._troubles: dict[str, str] = {}
-        self._tied: set[str] = set()
-        """Drivers whose last NodeGetInfo answer to a kubelet contained the node's segment."""
+        self._tied: set[str] = set()  # drivers whose last NodeGetInfo answer to a kubelet contained the node's segment
         self._news = asyncio.Event()
         self._stopping = False
 
     def socket_of(self, name: str) -> Path:
-        """Return the path of a driver's socket."""
         return self._directory / f"{name}.sock"
 
     def served(self, name: str) -> str:
-        """Return the same path if the socket exists; else nothing."""
         return str(self.socket_of(name)) if name in self._served else ""
 
     def holds(self, endpoint: str) -> bool:
-        """Whether a path is one of these sockets, and so not a driver's own."""
         return os.path.realpath(os.path.dirname(endpoint)) == os.path.realpath(self._directory)  # noqa: PTH120  # a text
 
     def problems(self, registrations: Iterable[Offer]) -> list[str]:
-        """Return the problems that people must solve.
-
-        Args:
-            registrations: the drivers that register with the kubelet, each with its endpoint.
-        """
         found = [f"driver {name} has no relay socket: {why}" for name, why in sorted(self._troubles.items())]
         found += [
             f"driver {name} has a topology of its own, but reported it only after the kubelet had asked: the CSINode "
@@ -160,13 +147,11 @@ class KubeletRelay:
         )
 
     def changed(self) -> None:
-        """Take changed drivers or answers."""
         self._news.set()
 
     # ---- run and close -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve each known driver, until the agent stops."""
         while not self._stopping:
             self._news.clear()
             await self._compare()
@@ -175,12 +160,10 @@ class KubeletRelay:
                     await self._news.wait()
 
     async def drain(self) -> None:
-        """Take no more calls, remove the sockets, and wait until the running calls have ended."""
         self._stopping = True
         await asyncio.gather(*(served.server.drain() for served in self._served.values()))
 
     async def close(self) -> None:
-        """Stop at once: running calls are cut off, at the drivers too."""
         self._stopping = True
         await asyncio.gather(*(self._end(name) for name in list(self._served)))
 
@@ -233,7 +216,6 @@ class KubeletRelay:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def _take(self, name: str, call: ServerCall) -> Callee:
-        """Take one call of a kubelet. An ordinary one needs no task."""
         driver = find_driver(self._drivers(), name, self._node, call.method)
         known = METHODS.get(call.method)
         if known is None or known.streaming or call.method == NODE_GET_INFO:
@@ -241,7 +223,6 @@ class KubeletRelay:
         return _OrdinaryCall(call, driver, name)
 
     async def _answer(self, name: str, driver: Driver, call: ServerCall) -> None:
-        """Answer a call that is looked into, or may have more than one answer."""
         if call.method == NODE_GET_INFO:
             status, body = await driver.node_info(
                 call.request,

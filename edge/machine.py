@@ -13,36 +13,25 @@ from typing import Final
 from common.quantity import format_bytes
 from common.version import SOFTWARE
 
-_PODS: Final = 110
-"""The most pods of one node: the kubelet's default (`maxPods`)."""
+_PODS: Final = 110  # the most pods of one node: the kubelet's default (`maxPods`)
 
+# Go's names of architectures by the kernel's names, where they differ: pods' node selectors use Go's.
 _ARCHITECTURES: Final[Mapping[str, str]] = {
     "x86_64": "amd64", "aarch64": "arm64", "armv6l": "arm", "armv7l": "arm", "i386": "386", "i686": "386",
     "loongarch64": "loong64",
 }  # fmt: skip
-"""Go's names of architectures by the kernel's names, where they differ: pods' node selectors use Go's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine's data.
+    """The machine's data."""
 
-    Attributes:
-        capacity: the Node's `status.capacity`: quantities by resource.
-        info: the Node's `status.nodeInfo`.
-    """
-
-    capacity: Mapping[str, str]
-    info: Mapping[str, str]
+    capacity: Mapping[str, str]  # the Node's `status.capacity`: quantities by resource
+    info: Mapping[str, str]  # the Node's `status.nodeInfo`
 
 
 def read_machine(root_dir: Path, *, files: Path = Path("/")) -> Machine:
-    """Read the data of this machine.
-
-    Args:
-        root_dir: the file system of this directory is the pods' ephemeral storage.
-        files: the directory that has /etc, /proc and /sys.
-    """
+    """Read this machine's data. The file system of `root_dir` is the pods' ephemeral storage."""
     release = dict(_settings(_read(files / "etc/os-release")))
     machine_id = _read(files / "etc/machine-id").strip()
     kernel = platform.uname()
@@ -74,7 +63,6 @@ def _capacity(root_dir: Path, files: Path) -> Iterator[tuple[str, str]]:
 
 
 def _settings(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a file with `NAME="value"` in each line."""
     for line in text.splitlines():
         name, equals, value = line.partition("=")
         if equals:

@@ -28,20 +28,13 @@ from edge.stores.sealing import load_sealer
 
 log = logging.getLogger("csi_bridge.edge.store")
 
+# Where a copy has room when the disk is full.
 _MEMORY_DISK = Path("/dev/shm")  # noqa: S108  # the directory made in it is nobody else's
-"""Where a copy has room when the disk is full."""
-
-SCHEMA = Schema("edge agent", ((*object_store.TABLES, *fact_store.TABLES),))
-"""The schema of `edge.db`."""
+SCHEMA = Schema("edge agent", ((*object_store.TABLES, *fact_store.TABLES),))  # the schema of `edge.db`
 
 
 class Metastore:
-    """The database file `edge.db`.
-
-    Attributes:
-        objects: the objects from the hub.
-        facts: the facts for the hub.
-    """
+    """The database file `edge.db`."""
 
     def __init__(
         self,
@@ -102,10 +95,7 @@ class Metastore:
         self.facts.start(path, self._writer, self._reader)
 
     def _read_all(self, path: Path) -> sqlite3.Connection:
-        """Copy a file that cannot be written to memory: SQLite cannot read a WAL beside a file that it cannot write.
-
-        A node that reboots with a full or read-only disk gets its volumes back all the same.
-        """
+        """Copy a file that cannot be written to memory: SQLite cannot read a WAL beside a file that it cannot write."""
         with tempfile.TemporaryDirectory(dir=_MEMORY_DISK if _MEMORY_DISK.is_dir() else None) as directory:
             copy = Path(directory) / path.name
             shutil.copyfile(path, copy)
@@ -117,7 +107,6 @@ class Metastore:
         return memory
 
     def _connected(self, path: Path) -> None:
-        """Read from the file again, because it can be written now."""
         self._reader.close()
         self._reader = connect_to_read(path)
         self.objects.start(path, self._writer, self._reader)
@@ -128,7 +117,6 @@ class Metastore:
         self.facts.load(database)
 
     async def close(self) -> None:
-        """Make one more attempt at the writes that wait, then close the files."""
         if self._closed:
             return
         self._closed = True
@@ -141,5 +129,4 @@ class Metastore:
 
     @property
     def trouble(self) -> str:
-        """The reason why writes fail; empty while they work."""
         return self._writer.trouble

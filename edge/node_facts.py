@@ -30,8 +30,8 @@ from edge.stores.fact_store import FactStore
 from edge.stores.object_store import ObjectStore
 from edge.volumes import VolumeKey
 
+# The shortest interval between two questions for the limit: Kubernetes' own minimum (KEP-4876).
 _SHORTEST_PERIOD_S: Final = 10.0
-"""The shortest interval between two questions for the limit: Kubernetes' own minimum (KEP-4876)."""
 
 
 class UpdatePeriods:
@@ -42,7 +42,6 @@ class UpdatePeriods:
         self.changed(objects.refs("CSIDriver"))
 
     def changed(self, refs: Iterable[Ref]) -> None:
-        """Take changed, new or deleted objects."""
         for ref in refs:
             if ref.kind == "CSIDriver":
                 self._askers.ask_every(ref.name, self._period(ref))
@@ -146,5 +145,4 @@ class NodeFacts:
         self._store.put(ref, {"spec": spec, "metadata": {"creationTimestamp": str(time.time())}})
 
 
-LEFT_SETTLE_S: Final = 5.0
-"""A mount without a pod that the agent takes down within this time is no news."""
+LEFT_SETTLE_S: Final = 5.0  # a mount without a pod that the agent takes down within this time is no news

@@ -29,8 +29,8 @@ VALIDATE = "/csi.v1.Controller/ValidateVolumeCapabilities"
 
 TOKENS_KEY = "csi.storage.k8s.io/serviceAccount.tokens"
 
+# By audience: `token` and `expirationTimestamp`, as in the status of a TokenRequest.
 Tokens = Mapping[str, Mapping[str, str]]
-"""By audience: `token` and `expirationTimestamp`, as in the status of a TokenRequest."""
 
 
 class Has(IntEnum):
@@ -54,14 +54,14 @@ _MODES = {
     "ReadWriteMany": _Mode.MULTI_NODE_MULTI_WRITER,
 }
 
+# For a driver with SINGLE_NODE_MULTI_WRITER.
 _MULTI_WRITER_MODES = _MODES | {
     "ReadWriteOnce": _Mode.SINGLE_NODE_MULTI_WRITER,
     "ReadWriteOncePod": _Mode.SINGLE_NODE_SINGLE_WRITER,
 }
-"""For a driver with SINGLE_NODE_MULTI_WRITER."""
 
+# The kubelet marks block volumes with this file system type, so it treats a PV with this type as a block volume.
 _BLOCK_FS_TYPE = "block"
-"""The kubelet marks block volumes with this file system type, so it treats a PV with this type as a block volume."""
 
 
 def stage(
@@ -74,7 +74,6 @@ def stage(
     fs_group: int | None,
     selinux_label: str,
 ) -> bytes:
-    """Return a NodeStageVolumeRequest."""
     capability = _capability(volume, capabilities, fs_group=fs_group, selinux_label=selinux_label)
     return _encoded(
         pb.NodeStageVolumeRequest(
@@ -91,27 +90,13 @@ def stage(
 def publish(
     wanted: PodVolume,
     target: str,
-    staging_target: str,
+    staging_target: str,  # empty if the driver does not stage; a block volume has one under any driver
     capabilities: AbstractSet[int],
     *,
     publish_context: Mapping[str, str],
     secrets: Mapping[str, str],
     tokens: Tokens | None,
 ) -> bytes:
-    """Return a NodePublishVolumeRequest.
-
-    Args:
-        wanted: the volume in its pod.
-        target: the target path.
-        staging_target: the staging path if the driver stages, and always for a block volume.
-        capabilities: the driver's.
-        publish_context: from the attachment; an inline volume has none.
-        secrets: the values of the volume's `publish_secret`.
-        tokens: the tokens of the pod's service account.
-
-    Raises:
-        NotReady: a token that the driver needs is missing.
-    """
     volume, pod = wanted.volume, wanted.pod
     context, told = dict(volume.attributes), dict(secrets)  # csi-contract.md#pod-information-goes-into-a-copy
     if volume.rules.pod_info:
@@ -135,12 +120,10 @@ def publish(
 
 
 def unpublish(handle: str, target: str) -> bytes:
-    """Return a NodeUnpublishVolumeRequest."""
     return _encoded(pb.NodeUnpublishVolumeRequest(volume_id=handle, target_path=target))
 
 
 def unstage(handle: str, target: str) -> bytes:
-    """Return a NodeUnstageVolumeRequest."""
     return _encoded(pb.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=target))
 
 
@@ -153,7 +136,6 @@ def expand(
     required_bytes: int,
     secrets: Mapping[str, str],
 ) -> bytes:
-    """Return a NodeExpandVolumeRequest."""
     return _encoded(
         pb.NodeExpandVolumeRequest(
             volume_id=volume.handle,
@@ -167,19 +149,16 @@ def expand(
 
 
 def stats(handle: str, path: str) -> bytes:
-    """Return a NodeGetVolumeStatsRequest."""
     return _encoded(pb.NodeGetVolumeStatsRequest(volume_id=handle, volume_path=path))
 
 
 def health(handle: str, path: str, staging_target: str) -> bytes:
-    """Return a NodeGetVolumeHealthRequest."""
     return _encoded(
         pb.NodeGetVolumeHealthRequest(volume_id=handle, volume_publish_path=path, staging_target_path=staging_target)
     )
 
 
 def validate(volume: Volume, capabilities: AbstractSet[int]) -> bytes:
-    """Return a ValidateVolumeCapabilitiesRequest for the use that a node will make of a volume."""
     capability = _capability(volume, capabilities, fs_group=None, selinux_label="")
     return _encoded(
         pb.ValidateVolumeCapabilitiesRequest(
@@ -189,32 +168,23 @@ def validate(volume: Volume, capabilities: AbstractSet[int]) -> bytes:
 
 
 def why_not_valid(answer: bytes) -> str | None:
-    """Return the driver's reason, perhaps empty, in a ValidateVolumeCapabilitiesResponse; None if it confirms the use.
-
-    Raises:
-        ValueError: it is no such answer.
-    """
+    """Return the driver's reason, perhaps empty; None if it confirms the use."""
     response = pb.ValidateVolumeCapabilitiesResponse()
     _decode(response, answer)
     return None if response.HasField("confirmed") else response.message
 
 
 def expanded_bytes(answer: bytes) -> int:
-    """Return the size in a NodeExpandVolumeResponse; 0 if it has none. Raises ValueError if it is no such answer."""
+    # 0 if the answer has none
     response = pb.NodeExpandVolumeResponse()
     _decode(response, answer)
     return response.capacity_bytes
 
 
 def read_stats(answer: bytes, capabilities: AbstractSet[int]) -> VolumeStats | None:
-    """Return the content of a NodeGetVolumeStatsResponse; None if it is empty.
-
-    If the driver has VOLUME_CONDITION, the condition is read from field 2, which CSI 1.13 no longer has. A missing
-    condition means that the volume is healthy, as for the kubelet.
-
-    Raises:
-        ValueError: it is no such answer.
-    """
+    """Return the driver's answer; None if it is empty."""
+    # A driver with VOLUME_CONDITION tells the condition in field 2, which CSI 1.13 no longer has. Without that field,
+    # the volume is healthy, as for the kubelet.
     response = pb.NodeGetVolumeStatsResponse()
     _decode(response, answer)
     tells_condition = Has.VOLUME_CONDITION in capabilities
@@ -235,11 +205,6 @@ def read_stats(answer: bytes, capabilities: AbstractSet[int]) -> VolumeStats | N
 
 
 def read_health(answer: bytes) -> tuple[bool, str]:
-    """Return whether a NodeGetVolumeHealthResponse reports anything abnormal, and its text.
-
-    Raises:
-        ValueError: it is no such answer.
-    """
     response = pb.NodeGetVolumeHealthResponse()
     _decode(response, answer)
     found = response.volume_health.health_statuses
@@ -247,7 +212,7 @@ def read_health(answer: bytes) -> tuple[bool, str]:
 
 
 def wants_fs_group(wanted: PodVolume, capabilities: AbstractSet[int]) -> bool:
-    """Whether the agent must give the volume's files to the pod's fsGroup (supportsFSGroup of csi_mounter.go)."""
+    # supportsFSGroup of csi_mounter.go
     volume = wanted.volume
     policy = volume.rules.fs_group_policy
     if wanted.pod.fs_group is None or wanted.read_only or Has.VOLUME_MOUNT_GROUP in capabilities:

@@ -17,28 +17,20 @@ from common.pod_fact import MOST_BYTES, MOUNTED, RELEASED, UNMOUNTED, ToldVolume
 from edge.stores.fact_store import FactStore
 from edge.volumes import Pod
 
-SETTLE_S: Final = 0.5
-"""Seconds between a change and the fact about it: a pod that starts passes through many states."""
+SETTLE_S: Final = 0.5  # seconds between a change and the fact about it: a pod that starts passes through many states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """The state of a pod's volumes on this node.
-
-    Attributes:
-        deleted: the pod is being deleted.
-        left: a mount, a directory or a running step of its volumes is here, or may be.
-        volumes: every volume that the node mounts for the pod; none once the pod is over.
-    """
+    """The state of a pod's volumes on this node."""
 
     pod: Pod
-    deleted: bool = False
-    left: bool = False
-    volumes: tuple[ToldVolume, ...] = ()
+    deleted: bool = False  # the pod is being deleted
+    left: bool = False  # a mount, a directory or a running step of its volumes is here, or may be
+    volumes: tuple[ToldVolume, ...] = ()  # every volume that the node mounts for the pod; none once the pod is over
 
     @property
     def is_released(self) -> bool:
-        """Whether the pod may be removed from Kubernetes, as far as its volumes go."""
         return self.deleted and self.pod.gone and not self.left
 
 
@@ -47,11 +39,10 @@ class PodFacts:
 
     def __init__(self, store: FactStore, states: Callable[[], Iterable[PodState]]) -> None:
         self._store, self._states = store, states
+        # None: the agent told it before its restart.
         self._told: dict[Ref, PodState | None] = dict.fromkeys(store.refs("Pod"))
-        """None: the agent told it before its restart."""
 
     def tell(self) -> None:
-        """Tell how the volumes of all pods are now."""
         told: dict[Ref, PodState | None] = {}
         for state in self._states():
             ref = Ref("Pod", state.pod.namespace, state.pod.name)

@@ -10,24 +10,17 @@ from collections.abc import Awaitable, Callable
 
 log = logging.getLogger("csi_bridge.edge")
 
-LOOK_S = 5.0
-"""The interval between two looks."""
+LOOK_S = 5.0  # the interval between two looks
 
 
 class Problems:
-    """The problems of one node.
-
-    Attributes:
-        standing: those that count, a sentence each.
-    """
+    """The problems of one node."""
 
     def __init__(self, look: Callable[[], Awaitable[list[str]]], *, changed: Callable[[], None]) -> None:
-        """`look` finds the present problems; `changed` is called when other ones count."""
-        self.standing: list[str] = []
+        self.standing: list[str] = []  # those that count, a sentence each
         self._look, self._changed = look, changed
 
     async def run(self) -> None:
-        """Look for problems, until cancelled."""
         before: list[str] = []
         while True:
             now = await self._look()

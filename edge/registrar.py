@@ -31,8 +31,7 @@ log = logging.getLogger("csi_bridge.edge.registrar")
 _REGISTRY = "plugins_registry"
 _PLUGINS = "plugins"
 
-LOOK_S = 5.0
-"""The interval at which an observer searches `plugins`. That is not watched: volumes are mounted below it."""
+LOOK_S = 5.0  # The interval at which an observer searches `plugins`. That is not watched: volumes are mounted below it.
 
 
 class _Failed(Exception):
@@ -50,7 +49,6 @@ class Registrar:
         own: bool = True,
         is_relay: Callable[[str], bool] = lambda _endpoint: False,
     ) -> None:
-        """If not `own`, it observes the plugins of a kubelet. `is_relay`: the agent itself serves a socket."""
         self.directory = root / _REGISTRY
         self._plugins = root / _PLUGINS
         self._registry = registry
@@ -63,11 +61,10 @@ class Registrar:
 
     @property
     def observed(self) -> list[Offer]:
-        """The drivers that register with a kubelet, each with the socket that the kubelet knows."""
         return [plugin.observed for _, plugin in sorted(self._served.items()) if plugin.observed is not None]
 
     async def run(self) -> None:
-        """Serve until cancelled. Registrations stay."""
+        # registrations stay when it is cancelled
         log.info("%s plugins in %s", "taking registrations of" if self._own else "observing", self.directory)
         async with asyncio.TaskGroup() as tasks:
             if not self._own:
@@ -78,7 +75,7 @@ class Registrar:
                     await self._compare(tasks, seen.sockets)
 
     async def _compare(self, tasks: asyncio.TaskGroup, sockets: Mapping[Path, FileId]) -> None:
-        """Start and end plugins; deregistrations come first, as in the kubelet's reconciler."""
+        # deregistrations come first, as in the kubelet's reconciler
         for path, plugin in list(self._served.items()):
             if sockets.get(path) != plugin.file:
                 await self._end(path)
@@ -115,7 +112,7 @@ class Registrar:
             plugin.check()
 
     async def _look_for_drivers(self) -> None:
-        """Find drivers that registered before the observer started, or that a kubelet does not know."""
+        # those that registered before the observer started, or that a kubelet does not know
         seen: set[Path] = set()
         trouble = ""
         while True:
@@ -136,22 +133,15 @@ class Registrar:
 
 
 class _Plugin:
-    """One registration socket.
-
-    Attributes:
-        file: the identity of the socket's file.
-        task: the task that serves it.
-        tried_at_s: the monotonic time of the last try.
-        observed: its offer to a kubelet, if it is a CSI driver's.
-    """
+    """One registration socket."""
 
     def __init__(
         self, path: Path, file: FileId, registry: DriverRegistry, *, own: bool, is_relay: Callable[[str], bool]
     ) -> None:
         self.file = file
         self.task: asyncio.Task[None] | None = None
-        self.tried_at_s = 0.0
-        self.observed: Offer | None = None
+        self.tried_at_s = 0.0  # the monotonic time of the last try
+        self.observed: Offer | None = None  # its offer to a kubelet, if it is a CSI driver's
         self._is_relay = is_relay
         self._path = path
         self._registry = registry
@@ -165,7 +155,6 @@ class _Plugin:
             self._again.set()
 
     async def serve(self, wait_s: float) -> None:
-        """Register it, and again after each failure or loss. Cancelled when the socket is gone."""
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         failures = 0
@@ -191,7 +180,6 @@ class _Plugin:
         self._trouble = trouble
 
     async def _try(self) -> str:
-        """Try one registration. Return the registered name, or nothing when observing."""
         client = PluginClient(str(self._path), self.file)
         try:
             kind, offer = await client.get_info()

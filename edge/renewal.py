@@ -38,21 +38,20 @@ from edge.identity import Identity
 
 log = logging.getLogger("csi_bridge.edge.renewal")
 
+# The part of a certificate's life after which the agent renews it. The rest is for a hub that is away.
 RENEW_AT = 2 / 3
-"""The part of a certificate's life after which the agent renews it. The rest is for a hub that is away."""
 
-_SPREAD = 0.05
-"""The renewal comes up to this part of the life earlier or later."""
+_SPREAD = 0.05  # the renewal comes up to this part of the life earlier or later
 
+# The longest sleep: a clock that was set, a machine that was suspended, or a new join is noticed after this time.
 _LOOK_S = 20.0
-"""The longest sleep: a clock that was set, a machine that was suspended, or a new join is noticed after this time."""
 
+# A certificate that ends within this time has a wrong clock or a hostile hub behind it: the shortest `--cert-ttl` is 10
+# s.
 _SHORT_S = 5.0
-"""A certificate that ends within this time has a wrong clock or a hostile hub behind it: the shortest `--cert-ttl` is
-10 s."""
 
+# The waits after a renewal that failed. A third of a certificate's life has room for many.
 _FAILED = Backoff(first_s=1.0, most_s=600.0, jitter=lambda longest_s: random.uniform(longest_s / 2, longest_s))  # noqa: S311  # no secret
-"""The waits after a renewal that failed. A third of a certificate's life has room for many."""
 
 _THE_HUB = "the hub"
 
@@ -84,21 +83,15 @@ class Renewal:
         self._limits, self._proxy = limits, proxy
         self._clock, self._monotonic = clock, monotonic
         self._problem = ""
-        self._short = 0
-        """The renewals in a row that gave a certificate which ends at once."""
-        self._rests_until = 0.0
-        """No renewal before, in seconds of the monotonic clock."""
+        self._short = 0  # the renewals in a row that gave a certificate which ends at once
+        self._rests_until = 0.0  # no renewal before, in seconds of the monotonic clock
         self._asking = asyncio.Lock()
 
     def problems(self) -> list[str]:
-        """Why the certificate cannot be renewed, as a sentence for people; none while it can."""
         return [self._problem] if self._problem else []
 
     async def before_dial(self, failures: int) -> None:
-        """Get the next certificate from the join listener, if the hub would refuse the present one. Never raises.
-
-        `failures` is the number of dials in a row that were in vain.
-        """
+        """Get the next certificate from the join listener, if the hub would refuse the present one. Never raises."""
         try:
             async with self._asking:
                 if self._rests_until <= self._monotonic() and self._is_refused(failed=failures > 0):
@@ -107,7 +100,6 @@ class Renewal:
             self._note(error)
 
     async def run(self, uplink: Uplink) -> None:
-        """Renew the certificate whenever it is due, until cancelled."""
         failures, spread = 0, _spread()
         while True:
             try:
@@ -137,7 +129,7 @@ class Renewal:
             raise HandshakeRefused(RefusedFor.CERTIFICATE, why) from error
 
     def _is_refused(self, *, failed: bool) -> bool:
-        """Whether the certificate has ended, or whether a dial may have failed because of the clocks."""
+        # a dial may also have failed because of the clocks
         term, now = self._term(), self._clock()
         return now >= term.ends_at or (
             failed and (now >= due_at(term, spread=1) or now < self._identity.dates().begins_at)

@@ -6,17 +6,15 @@ Versions are those of Kata Containers. Source: src/runtime (Go) and src/runtime-
 import re
 from dataclasses import dataclass
 
+# The word for a block device or a disk image, in a mount info for both runtimes, and in a mount for runtime-rs.
 DIRECT = "directvol"
-"""The word for a block device or a disk image, in a mount info for both runtimes, and in a mount for runtime-rs."""
 
-FS_TYPES = ("ext4", "xfs")
-"""The file systems that the agent can make and recognise."""
+FS_TYPES = ("ext4", "xfs")  # the file systems that the agent can make and recognise
 
+# The first version that finds a volume by the key of today (Go), and in a mount of type bind (runtime-rs).
 _FIRST_VERSION = {"go": (2, 5), "rs": (3, 3)}
-"""The first version that finds a volume by the key of today (Go), and in a mount of type bind (runtime-rs)."""
 
-_OPTIONS_OF_RS = (4, 0)
-"""The first version of runtime-rs that reads the options of a mount info."""
+_OPTIONS_OF_RS = (4, 0)  # the first version of runtime-rs that reads the options of a mount info
 
 _WORDS = re.compile(
     r"(?P<name>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)=(?P<flavour>go|rs):(?P<version>\d{1,3}\.\d{1,3}(\.\d{1,3})?)"
@@ -26,46 +24,33 @@ _WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectRuntime:
-    """A runtime to which volumes may be handed over.
+    """A runtime to which volumes may be handed over."""
 
-    Attributes:
-        name: the RuntimeClass that its pods name.
-        flavour: `go` for Kata's Go runtime, `rs` for runtime-rs.
-        version: its version, as the operator gave it.
-        fs_types: the file systems that its guest kernel mounts.
-    """
-
-    name: str
-    flavour: str
-    version: str
-    fs_types: tuple[str, ...] = FS_TYPES
+    name: str  # the RuntimeClass that its pods name
+    flavour: str  # `go` for Kata's Go runtime, `rs` for runtime-rs
+    version: str  # its version, as the operator gave it
+    fs_types: tuple[str, ...] = FS_TYPES  # the file systems that its guest kernel mounts
 
     @property
     def applies_fs_group(self) -> bool:
-        """Whether its guest gives the volume's files to the pod's fsGroup. runtime-rs ignores the metadata."""
+        # runtime-rs ignores the metadata
         return self.flavour == "go"
 
     @property
     def applies_options(self) -> bool:
-        """Whether its guest mounts with the mount info's options, such as `ro`. runtime-rs before 4.0 ignores them."""
+        # such as `ro`; runtime-rs before 4.0 ignores them
         return self.flavour == "go" or _release(self.version) >= _OPTIONS_OF_RS
 
     @property
     def shown(self) -> str:
-        """The runtime as people read it: `kata, go`."""
         return f"{self.name}, {self.flavour}"
 
     def __str__(self) -> str:
-        """Return a text that `direct_runtime` reads."""
+        # `direct_runtime` reads it
         return f"{self.name}={self.flavour}:{self.version}:{'+'.join(self.fs_types)}"
 
 
 def direct_runtime(text: str) -> DirectRuntime:
-    """Read `NAME=FLAVOUR:VERSION` or `NAME=FLAVOUR:VERSION:FSTYPE+FSTYPE`.
-
-    Raises:
-        ValueError: it is something else, or a runtime that cannot do it.
-    """
     found = _WORDS.fullmatch(text)
     if found is None:
         raise ValueError("must be NAME=go:VERSION or NAME=rs:VERSION, and may end with :ext4+xfs, for example")

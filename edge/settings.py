@@ -75,7 +75,6 @@ class AgentSettings(AgentFlags):
 
     @property
     def is_joined(self) -> bool:
-        """Whether the agent shows the certificate of its join, which it renews by itself."""
         return self.tls_cert == Identity(self.state_dir).files.cert
 
 
@@ -83,11 +82,7 @@ _OR_JOIN = "required, unless this node has joined: csi-bridge edge join, with th
 
 
 def complete(flags: AgentFlags) -> AgentSettings:
-    """The settings that a node starts with. Given TLS files, or a hub without TLS, win over the join.
-
-    Raises:
-        SettingsError: one is missing, or contradicts the join.
-    """
+    """The settings that a node starts with. Given TLS files, or a hub without TLS, win over the join."""
     values = {field.name: getattr(flags, field.name) for field in fields(flags)}
     identity = Identity(flags.state_dir)
     if flags.tls_cert is None and all(hub.tls for hub in flags.hub):

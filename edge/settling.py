@@ -13,12 +13,10 @@ class Settling:
         self._closed = False
 
     def changed(self) -> None:
-        """Something may have changed."""
         if self._timer is None and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(self._settle_s, self._settled)
 
     def close(self) -> None:
-        """Tell no more."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

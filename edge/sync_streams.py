@@ -12,8 +12,8 @@ from common.standing import Standing
 from common.sync_stream import Telling, learn
 from edge.metastore import Metastore
 
+# The interval at which the agent writes that its objects are current. One row a minute wears out no flash disk.
 _REFRESH_S = 60.0
-"""The interval at which the agent writes that its objects are current. One row a minute wears out no flash disk."""
 
 
 class SyncStreams:
@@ -27,12 +27,10 @@ class SyncStreams:
         )
 
     def up(self, link: Link) -> None:
-        """Open the streams on a new link."""
         for stream in self._streams:
             stream.up(link)
 
     def down(self) -> None:
-        """End the streams, because the link is gone or will drain."""
         for stream in self._streams:
             stream.down()
 
@@ -61,7 +59,6 @@ class SyncStreams:
 
 
 def observe_stream() -> Standing:
-    """Return the stream of an agent beside a kubelet."""
     return Standing(Kind.OBSERVE, _hold, priority=Priority.SYNC)
 
 

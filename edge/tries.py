@@ -4,27 +4,20 @@ from dataclasses import dataclass
 
 from common.backoff import Backoff
 
+# 500 ms, doubled up to 2 min 2 s (kubernetes pkg/util/goroutinemap/exponentialbackoff/exponential_backoff.go,
+# initialDurationBeforeRetry and maxDurationBeforeRetry).
 KUBELET = Backoff(first_s=0.5, most_s=122.0)
-"""500 ms, doubled up to 2 min 2 s (kubernetes pkg/util/goroutinemap/exponentialbackoff/exponential_backoff.go,
-initialDurationBeforeRetry and maxDurationBeforeRetry)."""
 
 
 @dataclass(slots=True)
 class Tries:
-    """The tries of one step.
+    """The tries of one step."""
 
-    Attributes:
-        ready_at: the next try may begin at this time of the monotonic clock.
-        failures: in a row.
-    """
-
-    ready_at: float = 0.0
+    ready_at: float = 0.0  # the next try may begin at this time of the monotonic clock
     failures: int = 0
-    _counted: int = 0
-    """Failures since the last `retry_now`: these make the wait longer."""
+    _counted: int = 0  # failures since the last `retry_now`: these make the wait longer
 
     def failed(self, now: float) -> None:
-        """The step failed: the next try is twice as far away as this one was."""
         self.failures += 1
         self._counted += 1
         self.ready_at = now + KUBELET.wait_s(self._counted)

@@ -12,14 +12,14 @@ Source: kubernetes pkg/volume/util/types and pkg/volume/csi/csi_client.go; docs/
 from common.errors import BridgeError
 from common.status import Code, Status, code_name
 
+# Codes after which the driver may still be working, or may have finished (the kubelet's isFinalError).
 NON_FINAL = frozenset({
     Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED, Code.ABORTED,
 })  # fmt: skip
-"""Codes after which the driver may still be working, or may have finished (the kubelet's isFinalError)."""
 
 
+# Those after which the driver may still be working. ABORTED says that another call of the volume is under way.
 UNENDED = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.ABORTED})
-"""Those after which the driver may still be working. ABORTED says that another call of the volume is under way."""
 
 
 class VolumeError(BridgeError):
@@ -51,7 +51,6 @@ class Refused(VolumeError):
 
 
 def driver_error(driver: str, method: str, status: Status) -> VolumeError:
-    """Return the error for a driver's answer that is not OK."""
     kind: type[VolumeError] = Refused
     if status.code in NON_FINAL:
         kind = Unended if status.code in UNENDED else Uncertain

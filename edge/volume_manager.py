@@ -65,34 +65,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
-_PATIENCE_S = 123.0
-"""After this time an event reports a volume that cannot be resolved (the kubelet's 2 min 3 s)."""
-
-_RESTART_S = 10.0
-"""The wait before the restart of a task that failed because of a bug, so that it does not spin."""
-
-_READ_AGAIN_S = 10.0
-"""The interval of retries for objects that cannot be read from the disk."""
-
-_LEFTOVERS_S = 60.0
-"""The interval at which `Leftovers` checks directories from an earlier run, while there are any."""
+_PATIENCE_S = 123.0  # after this time an event reports a volume that cannot be resolved (the kubelet's 2 min 3 s)
+_RESTART_S = 10.0  # the wait before the restart of a task that failed because of a bug, so that it does not spin
+_READ_AGAIN_S = 10.0  # the interval of retries for objects that cannot be read from the disk
+_LEFTOVERS_S = 60.0  # the interval at which `Leftovers` checks directories from an earlier run, while there are any
 
 _SELINUX = Path("/sys/fs/selinux/enforce")
 
 
 @dataclass(slots=True)
 class _Clueless:
-    """A pod's volume that cannot be resolved.
+    """A pod's volume that cannot be resolved."""
 
-    Attributes:
-        since: the start of that, in seconds since the epoch.
-        began_at: the same by the monotonic clock.
-        told: whether an event has reported it.
-    """
-
-    since: float
-    began_at: float
-    told: bool = False
+    since: float  # the start of that, in seconds since the epoch
+    began_at: float  # the same by the monotonic clock
+    told: bool = False  # whether an event has reported it
 
 
 class VolumeManager:
@@ -109,10 +96,10 @@ class VolumeManager:
         drivers: DriverRegistry,
         in_use_acked: InUseAcked,
         fencing: Fencing,
-        in_use_changed: Callable[[], None],
+        in_use_changed: Callable[[], None],  # when `volumes_in_use()` may have changed, and before `in_use_acked`
         own_labels: Callable[[], Mapping[str, str]],
         opt_in: OptIn,
-        direct: "Callable[[], DirectVolumes]",
+        direct: "Callable[[], DirectVolumes]",  # not called on a node that never had a deferred volume
         validate_block: Callable[[Volume], Awaitable[None]],
         cdi: CdiFiles,
         count_deferred: Callable[[str], None],
@@ -122,12 +109,6 @@ class VolumeManager:
         stats_interval_s: float,
         republish_interval_s: float,
     ) -> None:
-        """`start` begins the work. For the callbacks see `VolumeHost`.
-
-        `in_use_changed` is called when `volumes_in_use()` may have changed, and before `in_use_acked`. `own_labels`
-        returns the topology that the drivers report for this node. `direct` is not called on a node that never had a
-        deferred volume. Without a `clock` and a `boot` they are the machine's own.
-        """
         self._fencing = fencing
         self._told_fenced: set[VolumeKey] = set()
         self._objects, self._states, self._plugin, self._drivers = objects, states, plugin, drivers
@@ -170,17 +151,16 @@ class VolumeManager:
         )
         self._volumes: dict[VolumeKey, VolumeTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # By volume: the uids of the pods that want it now.
         self._users: defaultdict[VolumeKey, set[str]] = defaultdict(set)
-        """By volume: the uids of the pods that want it now."""
-        self._held: dict[str, set[VolumeKey]] = {}
-        """By pod uid: the volumes that it wants now."""
+        self._held: dict[str, set[VolumeKey]] = {}  # by pod uid: the volumes that it wants now
         self._leftovers = Leftovers(plugin, is_explained=self._is_explained, is_pod_gone=self._is_pod_gone)
         self._clueless: dict[str, dict[str, _Clueless]] = {}
         self._told_in_use: list[str] = []
         self._subscribers: list[Callable[[], None]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        # The drivers' states at the last change of a driver, by name: only tasks whose driver differs retry.
         self._driver_states: dict[str, object] = {}
-        """The drivers' states at the last change of a driver, by name: only tasks whose driver differs retry."""
         self._is_in_step = self._was_in_step = False
         self._running = False
         self._started_at = self._clock.time()
@@ -188,11 +168,7 @@ class VolumeManager:
     # ---- start and close ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the present mounts and the wanted volumes, and start a task for each volume.
-
-        Raises:
-            NotReady: the present mounts cannot be found. `start` may be called again.
-        """
+        """Start a task for each volume. Raises NotReady if the present mounts cannot be found: call it again then."""
         await self._reconstruct()
         self._running = True
         self._objects.subscribe(self._objects_changed)
@@ -208,10 +184,7 @@ class VolumeManager:
         self._start_cleaning()
 
     async def close(self, drain_s: float) -> None:
-        """Wait `drain_s` seconds for the running steps, then cancel them. Mounts stay.
-
-        Cancelling this coroutine leaves the steps running, and no further step begins. It may be called again.
-        """
+        """Wait for the running steps, then cancel them. Mounts stay. Cancelling this leaves the steps running."""
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
@@ -228,11 +201,9 @@ class VolumeManager:
     # ---- reports -----------------------------------------------------------------------------------------------------
 
     def volumes_in_use(self) -> list[str]:
-        """Return the node's `status.volumesInUse` (`edge.manager.use`)."""
         return sorted(str(key) for key, volume in self._volumes.items() if volume.use.is_reported)
 
     def sole_uses(self) -> list[VolumeKey]:
-        """Return those of the volumes in use that one node at a time may have."""
         return [key for key, volume in self._volumes.items() if volume.use.is_reported and volume.use.is_sole]
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -241,7 +212,6 @@ class VolumeManager:
         return lambda: self._subscribers.remove(callback)
 
     def describe(self) -> list[Entry]:
-        """Return every volume of every pod, and those that are being unmounted (see `edge.manager.report`)."""
         mounts = self._mounts()
         shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants, mounts)]
         told = {(one["uid"], one["driver"], one["handle"]) for one in shown}
@@ -277,10 +247,7 @@ class VolumeManager:
         return [told_left_over(entry) for entry in (*leaving, *unreadable) if is_left_over(entry)]
 
     def usage(self) -> dict[tuple[str, str], VolumeStats]:
-        """Return the usage of the mounted volumes, by the namespace and the name of the claim. A thread may call it.
-
-        If several pods have a claim, the usage is that of one mount, as a kubelet's.
-        """
+        # a thread may call it; if several pods have a claim, the usage is that of one mount, as a kubelet's
         return {
             (claim.namespace, claim.name): stats
             for volume in list(self._volumes.values())
@@ -289,13 +256,11 @@ class VolumeManager:
         }
 
     def describe_pods(self) -> list[Entry]:
-        """Return every pod of this node that is not gone, including pods without volumes."""
         mounts = self._mounts()
         pods = [report_pod(wants, self._describe(wants, mounts)) for wants in self.wanted.pods if not wants.pod.gone]
         return sorted(pods, key=lambda one: (one["namespace"], one["name"], one["uid"]))
 
     def pod_states(self) -> list[PodState]:
-        """Return the state of each pod in the store, including pods that are gone."""
         mounts = self._mounts()
         busy = {volume.doing[1].pod_uid for volume in self._volumes.values() if volume.doing is not None}
         left = mounts.keys() | busy | {one.pod_uid for one in self._leftovers.shown}
@@ -335,7 +300,7 @@ class VolumeManager:
             yield from (row for row in self._volumes[key].rows.publications.values() if row.pod_uid == uid)
 
     def _mounts(self) -> dict[str, set[VolumeKey]]:
-        """By pod uid: the volumes that it has, or may have."""
+        # by pod uid: the volumes that it has, or may have
         found: defaultdict[str, set[VolumeKey]] = defaultdict(set)
         for key, volume in self._volumes.items():
             for target in volume.rows.publications:
@@ -364,7 +329,7 @@ class VolumeManager:
         self._look_at_trust()
 
     def _forget_lost_claims(self) -> None:
-        """Forget the facts about claims that were deleted while the agent did not run."""
+        # those that were deleted while the agent did not run
         if self._objects.ever_in_step:
             for ref in self._facts.claims():
                 if self._is_absent(ref):
@@ -432,7 +397,6 @@ class VolumeManager:
         self._tell()
 
     def _tell_fenced(self, key: VolumeKey) -> None:
-        """Send an event to each pod that had a volume when it was fenced."""
         done = self._fencing.fenced(key)
         if not done:
             self._told_fenced.discard(key)
@@ -461,7 +425,7 @@ class VolumeManager:
             self._spawn(volume)
 
     def _may_begin(self, wants: PodWants, want: PodVolume) -> bool:
-        """Whether a pod may get a volume. A pod being deleted gets no new one (the kubelet's populator)."""
+        # a pod being deleted gets no new one (the kubelet's populator)
         task = self._volumes.get(want.volume.key)
         target = target_for(want)
         return wants.ends_at is None or (
@@ -493,7 +457,7 @@ class VolumeManager:
         self._tell()
 
     def _let_go(self, key: VolumeKey) -> None:
-        """Fence a volume no more that was held for a staging which never came."""
+        # it was held for a staging which never came
         if self._fencing.is_held(key):
             task = asyncio.create_task(self._let_go_unless_wanted(key), name=f"let go {key}")
             self._tasks.add(task)
@@ -512,7 +476,7 @@ class VolumeManager:
     # ---- time --------------------------------------------------------------------------------------------------------
 
     def _set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
-        """Set the timer of this name; it replaces an earlier one."""
+        # it replaces an earlier one of this name
         if not self._running:
             return
         old = self._timers.pop(name, None)
@@ -550,7 +514,6 @@ class VolumeManager:
             self._clueless[uid] = {name: old.get(name) or replace(new) for name in wants.unresolved}
 
     def _tell_clueless(self) -> None:
-        """Send an event for each volume that has been unresolved for `_PATIENCE_S`, and for refused ones at once."""
         now, next_s = self._clock.monotonic(), None
         for uid, names in self._clueless.items():
             wants = self.wanted.of(uid)
@@ -571,7 +534,7 @@ class VolumeManager:
     # ---- trust -------------------------------------------------------------------------------------------------------
 
     def _look_at_trust(self) -> None:
-        """If the store has become complete, also on a new link, retry all steps: some waited for that."""
+        # if the store has become complete, also on a new link: some steps waited for that
         if self._objects.in_step == self._is_in_step:
             return
         self._is_in_step = self._objects.in_step
@@ -595,7 +558,7 @@ class VolumeManager:
         return self._is_trusted(row) and not self._users.get(row.key)
 
     def _is_trusted(self, row: Row) -> bool:
-        """Whether an object that is missing in the store is gone, as far as this row's volume is concerned."""
+        # an object that is missing in the store is gone, as far as this row's volume is concerned
         if self._was_in_step or self._objects.in_step:
             return True
         return self._objects.ever_in_step and not row.reconstructed
@@ -622,7 +585,7 @@ class VolumeManager:
         await self._sweep(rows)
 
     async def _deferred(self, stored: Iterable[Row]) -> frozenset[str]:
-        """Return the paths of the volumes that runtimes know. A node that never deferred one looks nothing up."""
+        # a node that never deferred one looks nothing up
         if not any(isinstance(row, Publication) and row.runtime for row in stored):
             return frozenset()
         try:

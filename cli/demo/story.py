@@ -52,7 +52,6 @@ _POD = """
 
 
 def run() -> int:
-    """Tell the story. Returns the exit code: 0, 1 if a step failed, 130 if a signal stopped it."""
     click.secho("\nCSI Bridge: a vendor's CSI driver, at an edge that the cloud cannot reach", bold=True)
     try:
         with TemporaryDirectory(prefix="csi-bridge-demo-", ignore_cleanup_errors=True) as name:

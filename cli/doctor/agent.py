@@ -26,15 +26,14 @@ _NO_DRIVER = warning(
     "start the vendor's driver and its node-driver-registrar, or name its socket by the agent's --driver",
 )
 
+# The advice for a certificate from the join.
 _RENEWS = (
     "the agent renews it by itself when the hub answers; if it has a problem with that, as shown here, join the node "
     "again: csi-bridge edge join, with a token for this node"
 )
-"""The advice for a certificate from the join."""
 
 
 async def examine(status: Path, *, limit_s: float) -> list[Result]:
-    """Check the agent with this status socket."""
     first = check_socket(status, start=f"csi-bridge edge run, with --status unix://{status}")
     if first.level is Level.WRONG:
         return [("socket", first._replace(do=f"{first.do}; {_LOG}"))]
@@ -61,7 +60,6 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
 
 
 def check_link(state: AgentStatus) -> Finding:
-    """Whether the agent has a link to the hub that leads, and to each standby. If not, the finding has the reason."""
     others = "; ".join(f"{hub.address}: {hub.why}" for hub in state.hubs if hub.why)
     do = (
         "see the check of the certificate; compare --hub with the hub's --listen, and see that packets reach it; on "
@@ -101,7 +99,6 @@ def _driver_check(path: Path, trouble: str) -> Check:
 
 
 def check_volumes(volumes: NodeVolumes) -> Finding:
-    """Whether the node knows its pods, and every wanted volume is published without an error."""
     failing = [f"{named(it)}: {it.error}" for it in volumes.volumes if it.error]
     if faults := [*failing, *missing(volumes, None)]:
         return warning(

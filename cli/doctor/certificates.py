@@ -17,10 +17,7 @@ from common.version import introduce
 
 
 def check_certificate(files: TlsFiles, *, now: float, name: str = "", role: Role | None = None) -> Finding:
-    """Whether a process can use its certificate at a time in seconds since the epoch.
-
-    A peer's has the name and the role that the hub expects. The hub's is a server's, and has no role.
-    """
+    # a peer's has the name and the role that the hub expects; the hub's is a server's, and has no role
     try:
         TlsIdentity(files, server=role is None)
         chain = x509.load_pem_x509_certificates(files.cert.read_bytes())

@@ -12,23 +12,18 @@ from common.pages.hub import NodeStatus
 if TYPE_CHECKING:
     from cloud.kube import Kube
 
-Entries = Mapping[str, Sequence[str]]
-"""The topology keys of each driver in a CSINode."""
+Entries = Mapping[str, Sequence[str]]  # the topology keys of each driver in a CSINode
 
-_MOST_NODES = 50
-"""The hub's role allows it to get one CSINode at a time."""
+_MOST_NODES = 50  # the hub's role allows it to get one CSINode at a time
 
+# The policies of deploy/cloud/base/admission.yaml, and their bindings.
 POLICIES = (
     "csi-bridge-hub-claims", "csi-bridge-hub-marks", "csi-bridge-hub-nodes", "csi-bridge-hub-pods",
     "csi-bridge-node-labels", "csi-bridge-records",
 )  # fmt: skip
-"""The policies of deploy/cloud/base/admission.yaml, and their bindings."""
 
-_WITH_POLICIES = (1, 30)
-"""The first Kubernetes with ValidatingAdmissionPolicies in v1."""
-
-_SIMILAR = 0.8
-"""difflib's ratio: at most two letters of twelve differ."""
+_WITH_POLICIES = (1, 30)  # the first Kubernetes with ValidatingAdmissionPolicies in v1
+_SIMILAR = 0.8  # difflib's ratio: at most two letters of twelve differ
 
 
 async def examine(
@@ -40,10 +35,6 @@ async def examine(
     limit_s: float,
     lease_in: str | None = None,
 ) -> list[Result]:
-    """Check a cluster for the hub's nodes and proxy drivers (placement by name).
-
-    `as_hub`: by the hub's kubeconfig. `lease_in` is its --leader-election-namespace.
-    """
     try:  # here, because the library is large, and is missing where nobody needs it
         from cloud.hub_lease import lease_namespace
         from cloud.kube import connect
@@ -59,7 +50,6 @@ async def examine(
 
 
 def checks_of(kube: "Kube", nodes: Sequence[NodeStatus], proxies: Mapping[str, str], *, lease_in: str) -> list[Check]:
-    """The checks of a cluster; with those of the hub's permissions, if `lease_in` is the namespace of its Lease."""
     drivers = sorted({driver for node in nodes for driver in node.drivers})
     looked_at = [node for node in nodes if node.drivers][:_MOST_NODES]
 
@@ -126,10 +116,7 @@ async def _entries(kube: "Kube", node: str) -> Entries:
 def check_csi_nodes(
     nodes: Sequence[NodeStatus], entries: Mapping[str, Entries], placements: Mapping[str, str]
 ) -> Finding:
-    """Whether the CSINode of each node has each of its drivers, with a topology key where the placement needs one.
-
-    With `auto`, a driver needs a key on every node if it has one on any.
-    """
+    # with `auto`, a driver needs a key on every node if it has one on any
     reported = [(driver, node.node) for node in nodes for driver in node.drivers]
     if missing := [f"{driver} on {node}" for driver, node in reported if driver not in entries[node]]:
         return wrong(
@@ -152,10 +139,7 @@ def check_csi_nodes(
 
 
 def check_classes(provisioners: Mapping[str, str], drivers: Collection[str], others: Collection[str]) -> Finding:
-    """Whether a StorageClass names a driver of the hub with a typing error.
-
-    A similar name of another CSIDriver object is a sibling (ebs.csi.aws.com, efs.csi.aws.com).
-    """
+    # a similar name of another CSIDriver object is a sibling (ebs.csi.aws.com, efs.csi.aws.com)
     by_letters = {driver.lower(): driver for driver in drivers}
     typos = [
         f"StorageClass {name} names the provisioner {provisioner}; the hub's driver is {by_letters[near]}"

@@ -13,8 +13,7 @@ from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from cli.table import printable, say
 from common.endpoint import Endpoint
 
-Report = Mapping[str, Sequence[Result]]
-"""The results of the checks, by process."""
+Report = Mapping[str, Sequence[Result]]  # the results of the checks, by process
 
 _USUAL_HUB: Path = HUB_OPTIONS.default("uds")
 _USUAL_DRIVER: Path = DRIVER_OPTIONS.default("endpoint")
@@ -41,7 +40,6 @@ class Question:
 
 
 async def examine(question: Question) -> Report:
-    """Check all parts that are here or that the operator named."""
     found: dict[str, list[Result]] = {}
     limit_s = question.timeout_s
     state = None
@@ -73,7 +71,6 @@ async def examine(question: Question) -> Report:
 
 
 def show(report: Report) -> Iterator[str]:
-    """The report as lines for people."""
     for at, results in report.items():
         yield f"{at}:"
         for name, finding in results:
@@ -86,7 +83,6 @@ def show(report: Report) -> Iterator[str]:
 
 
 def as_json(report: Report) -> str:
-    """The report for programs."""
     findings = [
         {"at": at, "check": name, "level": finding.level, "what": finding.what, "do": finding.do}
         for at, results in report.items()
@@ -97,7 +93,6 @@ def as_json(report: Report) -> str:
 
 
 def run(question: Question) -> int:
-    """Run the checks and print the report. Returns 1 if a finding is wrong, else 0."""
     report = asyncio.run(examine(question))
     if question.output == "json":
         say(as_json(report))
@@ -112,7 +107,6 @@ def _counts(report: Report) -> Counter[Level]:
 
 
 def _there(usual: Path | None) -> list[Path]:
-    """The usual path of a socket, if it exists."""
     try:
         return [usual] if usual is not None and usual.exists() else []
     except OSError:  # the directory is closed to this user, so some process uses it

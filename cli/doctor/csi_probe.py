@@ -11,18 +11,13 @@ from common.relay.errors import VendorConnectionError
 from common.reports import GET_PLUGIN_INFO, PROBE
 from common.status import Status, code_name
 
+# A read, which a driver may not have: UNIMPLEMENTED is an answer as well.
 GET_CAPACITY = "/csi.v1.Controller/GetCapacity"
-"""A read, which a driver may not have: UNIMPLEMENTED is an answer as well."""
 
 _TIMEOUT_S = 10.0  # the provisioner's for its first calls
 
 
 async def identify(path: Path) -> tuple[GetPluginInfoResponse, bool]:
-    """Ask the driver at a socket for its name and version, and whether it is ready.
-
-    Raises:
-        BridgeError: no driver answers there, or its answers do not parse.
-    """
     try:
         info = GetPluginInfoResponse.FromString(await _answer(path, GET_PLUGIN_INFO))
         probe = ProbeResponse.FromString(await _answer(path, PROBE))
@@ -39,11 +34,6 @@ async def _answer(path: Path, method: str) -> bytes:
 
 
 async def call(path: Path, method: str) -> tuple[Status, bytes | None]:
-    """Make a call with an empty request. Returns its status and its answer.
-
-    Raises:
-        BridgeError: the driver does not answer.
-    """
     channel = Channel(path, max_message_bytes=4 << 20)
     try:
         return await channel.call(method, b"", timeout_s=_TIMEOUT_S).unary()

@@ -7,12 +7,10 @@ from pathlib import Path
 from cli.doctor.finding import Finding, Level, ok, warning, wrong
 from common.files import room_of, why_full
 
-_LOW_BYTES, _LOW_FILES = 256 << 20, 1_000
-"""Several times the size of a store with ten thousand objects and its log."""
+_LOW_BYTES, _LOW_FILES = 256 << 20, 1_000  # several times the size of a store with ten thousand objects and its log
 
 
 def check_directory(path: Path, *, flag: str) -> Finding:
-    """Whether a directory is there, can be written, and has room."""
     try:
         found, (free_bytes, free_files) = path.stat(), room_of(path)
     except OSError as error:
@@ -26,7 +24,7 @@ def check_directory(path: Path, *, flag: str) -> Finding:
 
 
 def check_state(path: Path) -> Finding:
-    """Whether a state directory can be used, and is closed to all other users of the host: it holds secrets."""
+    # it holds secrets
     found = check_directory(path, flag="--state-dir")
     if found.level is Level.OK and (mode := stat.S_IMODE(path.stat().st_mode)) & (stat.S_IRWXG | stat.S_IRWXO):
         return warning(f"other users of this host may look into {path} (mode {mode:04o})", f"chmod 0700 {path}")
@@ -34,7 +32,6 @@ def check_state(path: Path) -> Finding:
 
 
 def check_room(path: Path, free_bytes: int, free_files: int | None) -> Finding:
-    """Whether the file system of a directory has so many bytes and files free that a process can go on."""
     if why := why_full(path, free_bytes, free_files):
         return wrong(why, "the process then writes by itself what waits in memory")
     room = f"{free_bytes >> 20} MiB free" + (f", room for {free_files} files" if free_files is not None else "")

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from common.errors import BridgeError
 
+# The advice if Kubernetes' API server does not answer, or refuses.
 API_SERVER = (
     "see that packets reach the API server: its address in the kubeconfig, routes, firewalls, and the NetworkPolicy of "
     "the pod, which must allow the API server's port; if the answer is 'forbidden', see the check of the permissions"
 )
-"""The advice if Kubernetes' API server does not answer, or refuses."""
 
 
 class Level(StrEnum):
@@ -31,7 +31,6 @@ class Finding(NamedTuple):
 
 
 def ok(what: str) -> Finding:
-    """A finding without a fault."""
     return Finding(Level.OK, what)
 
 
@@ -41,7 +40,6 @@ def warning(what: str, do: str) -> Finding:
 
 
 def wrong(what: str, do: str) -> Finding:
-    """A finding of a fault."""
     return Finding(Level.WRONG, what, do)
 
 
@@ -53,13 +51,10 @@ class Check(NamedTuple):
     do: str
 
 
-Result = tuple[str, Finding]
-"""A check's name and its finding."""
+Result = tuple[str, Finding]  # a check's name and its finding
 
 
 def known(name: str, finding: Finding) -> Check:
-    """A check whose finding is known already."""
-
     async def run() -> Finding:
         return finding
 
@@ -67,7 +62,6 @@ def known(name: str, finding: Finding) -> Check:
 
 
 async def perform(checks: Sequence[Check], *, limit_s: float) -> list[Result]:
-    """Make the checks, one after another, each within the time limit."""
     return [(check.name, await _performed(check, limit_s)) for check in checks]
 
 
@@ -84,6 +78,5 @@ async def _performed(check: Check, limit_s: float) -> Finding:
 
 
 def listed(names: Sequence[str], *, most: int = 5) -> str:
-    """The first names of a list, and the number of the others, for a sentence."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

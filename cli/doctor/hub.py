@@ -23,9 +23,10 @@ from common.version import SOFTWARE
 
 _LOG = "look at the hub's log"
 
+# The beginnings of the problems of `csi-bridge status` that keep calls from nodes.
 _HARM = ("CONFLICT", "LOST", "NOT WRITTEN", "REFUSED")
-"""The beginnings of the problems of `csi-bridge status` that keep calls from nodes."""
 
+# Words of a problem, and the place that has more about it. The first pair counts whose words the problem has.
 READ = (
     ("CONFLICT", "docs/troubleshooting.md#two-machines-use-one-node-name"),
     ("LOST", "docs/troubleshooting.md#the-hub-has-lost-records"),
@@ -48,7 +49,6 @@ READ = (
     (".yaml", "docs/troubleshooting.md#a-manifest-is-not-followed"),
     ("", "docs/troubleshooting.md#where-to-look-first"),
 )
-"""Words of a problem, and the place that has more about it. The first pair counts whose words the problem has."""
 
 
 async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], HubState | None]:
@@ -67,7 +67,6 @@ async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], HubSt
 
 
 def checks_of(state: HubState) -> list[Check]:
-    """The checks that need only the hub's state."""
     of_leader = [
         known("nodes", _check_nodes(state.nodes)),
         *(known("driver", _check_driver(driver, state)) for driver in sorted(_drivers(state))),
@@ -80,7 +79,6 @@ def checks_of(state: HubState) -> list[Check]:
 
 
 def _check_standby(hub: HubStatus) -> Finding:
-    """Whether it can take over at once."""
     line = standby(hub)
     if not hub.leader:
         return wrong(line, f"the hub leads once it has the Lease, within half a minute; else {_LOG}")
@@ -126,7 +124,6 @@ def _drivers(state: HubState) -> set[str]:
 
 
 def _check_driver(driver: str, state: HubState) -> Finding:
-    """Whether a driver has its proxy driver, if it has a controller, and a node."""
     nodes = [node for node in state.nodes if driver in node.drivers]
     if not nodes:
         do = "compare --drivername with the name that the vendor's driver gives; see that it runs, on a connected node"
@@ -152,7 +149,6 @@ def _check_problems(state: HubState) -> Iterator[Finding]:
 
 
 def surroundings(settings: HubSettings) -> list[Check]:
-    """The checks of the hub's directory and certificate, from its flags."""
     checks = [known("state directory", check_state(settings.state_dir))]
     if settings.listen is None:
         checks.append(known("listen", warning("without --listen no edge agent can connect", "start the hub with it")))

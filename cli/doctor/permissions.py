@@ -18,12 +18,12 @@ from common.errors import SettingsError
 if TYPE_CHECKING:
     from cloud.kube import Kube
 
+# Where Kubernetes puts a pod's token and the name of its namespace.
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where Kubernetes puts a pod's token and the name of its namespace."""
 
 HUB: Final = "the hub"
+# The namespace of the Leases of the nodes' heartbeats. All other Leases are in the process's own namespace.
 _HEARTBEATS: Final = "kube-node-lease"
-"""The namespace of the Leases of the nodes' heartbeats. All other Leases are in the process's own namespace."""
 
 _HUBS_ROLES = "apply my-cluster/cloud again, which has the roles of deploy/cloud/base/hub-rbac.yaml"
 _ROLES = (
@@ -52,6 +52,7 @@ _ELECTION = (
     Rule("get create update", "leases.coordination.k8s.io", "--leader-election"),
 )
 
+# By process; a sidecar is called as its image. Equals the roles of deploy/cloud.
 NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
     HUB: (
         Rule("list watch", "pods persistentvolumeclaims persistentvolumes nodes"),
@@ -106,11 +107,9 @@ NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
         *_ELECTION,
     ),
 }
-"""By process; a sidecar is called as its image. Equals the roles of deploy/cloud."""
 
 
 async def examine(*, limit_s: float, account: Path = ACCOUNT) -> list[Result]:
-    """Look at the permissions of this pod's ServiceAccount, for every sidecar that the pod may have."""
     if not (account / "token").exists():
         return [("permissions", ok("the sidecars' permissions are not looked at: this is no pod"))]
     try:  # here, because the library is large, and is missing where nobody needs it
@@ -126,8 +125,6 @@ async def examine(*, limit_s: float, account: Path = ACCOUNT) -> list[Result]:
 
 
 def check(kube: "Kube", process: str, namespace: str) -> Check:
-    """The check whether the account of `kube` has all that a process needs. `namespace` is that of its own Lease."""
-
     async def permissions() -> Finding:
         from cloud.kube import may
 

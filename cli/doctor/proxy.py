@@ -8,8 +8,8 @@ from cli.doctor.sockets import check_socket, connections
 from common.reports import GET_PLUGIN_CAPABILITIES, Answer, is_node_only
 from common.status import Code, Status, code_name
 
+# The codes of a call that did not reach the vendor's driver, or whose answer was lost.
 _NO_ANSWER = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED}
-"""The codes of a call that did not reach the vendor's driver, or whose answer was lost."""
 
 _NODE_ONLY = (
     "with attachRequired: false in its CSIDriver, stop this proxy driver and its sidecars; if its controller is "
@@ -18,7 +18,6 @@ _NODE_ONLY = (
 
 
 async def examine(socket: Path, *, limit_s: float) -> list[Result]:
-    """Check the proxy driver at this socket."""
     connected = connections(socket)  # before the doctor itself connects
     first = check_socket(socket, start=f"csi-bridge driver, with --endpoint=unix://{socket}")
     if first.level is Level.WRONG:
@@ -41,7 +40,6 @@ async def examine(socket: Path, *, limit_s: float) -> list[Result]:
 
 
 def check_sidecars(connected: int, socket: Path) -> Finding:
-    """Whether any sidecar is connected."""
     if connected:
         return ok(f"connections to {socket}: {connected}; each sidecar keeps one")
     do = "see that the sidecars run, that their --csi-address names this socket, and that they share its directory"
@@ -49,7 +47,6 @@ def check_sidecars(connected: int, socket: Path) -> Finding:
 
 
 def check_driver(name: str, status: Status, *, is_known: bool) -> Finding:
-    """Whether the proxy driver knows its driver, and a call (GetCapacity) reached it, whatever its answer."""
     if not is_known:
         return wrong(
             f"the proxy driver has not been told of driver {name} yet, so its sidecars wait: {status.message}",

@@ -9,19 +9,13 @@ from pathlib import Path
 from cli.doctor.finding import Finding, ok, warning, wrong
 from common.sockets import peer_credentials
 
+# The UNIX sockets of this network namespace, which the containers of a pod share: Num … St Inode Path.
 _UNIX_TABLE = Path("/proc/net/unix")
-"""The UNIX sockets of this network namespace, which the containers of a pod share: Num … St Inode Path."""
 
 _CONNECTED = "03"  # SS_CONNECTED (linux/net.h)
 
 
 def check_socket(path: Path, *, start: str) -> Finding:
-    """Whether a process listens on a socket, and others than its user and group cannot connect.
-
-    Args:
-        path: the socket.
-        start: the command that should listen there, with its flag.
-    """
     try:
         mode = path.stat().st_mode
         if not stat.S_ISSOCK(mode):
@@ -39,7 +33,7 @@ def check_socket(path: Path, *, start: str) -> Finding:
 
 
 def connections(path: Path) -> int:
-    """The number of connections to a socket, by the path as it was bound: each accepted end has it."""
+    # by the path as it was bound: each accepted end has it
     rows = (line.split(maxsplit=7) for line in os.fsdecode(_UNIX_TABLE.read_bytes()).split("\n"))
     return sum(len(row) == 8 and row[5] == _CONNECTED and row[7] == str(path) for row in rows)
 

@@ -9,7 +9,6 @@ from edge.fencing.watchdog import LEAST_S
 
 
 def check_watchdog(*, proc: Path = Path("/proc"), devices: Path = Path("/sys/class/watchdog")) -> Finding:
-    """Whether only the agent holds a watchdog, and its time is long enough."""
     for process in proc.glob("[0-9]*"):
         with suppress(OSError):
             name = (process / "comm").read_text().strip()
