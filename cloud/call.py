@@ -424,8 +424,7 @@ class Call(Receiver):
         """Record the outcome. Returns the end of the write, if the caller has to wait for it.
 
         Raises:
-            ForeignId: the call succeeded with the id of a thing that another node has.
-            AnswerRefused: the call succeeded with a volume that is for another node.
+            AnswerRefused: the call succeeded with the id of a thing that another node has, or a volume for another one.
             NameElsewhere: the call failed with an error that the caller must not get (`outcome.must_wait`).
         """
         ask, send, attempt, claims = self._ask, self._send, self._attempt, self._calls.placement.claims

@@ -39,14 +39,13 @@ from cloud.visit import Visit
 from common.database_writer import RETRY_S
 from common.enrolment import generation_of, rights_in
 from common.errors import (
+    CallError,
     Draining,
     DriverMissing,
     HandshakeRefused,
     NodeOffline,
-    NodeUnknown,
     OperatorRefused,
     Overloaded,
-    ReportRefused,
     timestamp,
 )
 from common.limits import has_room
@@ -508,13 +507,19 @@ class Nodes:
             raise Draining("hub")
         node = self._nodes.get(name)
         if node is None:
-            raise NodeUnknown(name)
+            raise CallError(
+                f"edge node {name} has never connected to this hub; compare --nodeid of the proxy driver with --node "
+                f"of the edge agent, and look at the agent's log"
+            )
         if node.visit is None:
             raise NodeOffline(name, node.stored.since)
         if node.visit.link.draining:
             raise Draining(f"agent of edge node {name}")
         if driver in node.refused:
-            raise ReportRefused(driver, name, node.refused[driver].why)
+            why = node.refused[driver].why
+            raise CallError(
+                f"edge node {name} gets no call of driver {driver}, because the hub refuses its report: {why}"
+            )
         if name not in self._by_driver.get(driver, ()):
             raise DriverMissing(driver, name)
         visit = node.visit

@@ -24,7 +24,7 @@ from cloud.hub_settings import HubSettings
 from cloud.refusals import Refusals
 from cloud.uds_hub import Hub, stranger, turn_away
 from common.certificate_ends import CertificateEnds
-from common.errors import HandshakeRefused, RemoteProtocolError, StandsBy
+from common.errors import CallError, HandshakeRefused, RemoteProtocolError
 from common.link import Link, Stream
 from common.listener import Listener, listen_tcp
 from common.messages import Open, Reason
@@ -68,7 +68,7 @@ class Standby(ServedByTasks):
         self._links: dict[tuple[str, str, str, bytes], Link] = {}
         """By role, name, instance and certificate."""
         self._hub: Hub | None = None
-        self._pages = Pages({"/status": self._status}, why_no_more=lambda: str(StandsBy(self._why)))
+        self._pages = Pages({"/status": self._status}, why_no_more=self._refusal)
         self._listeners: list[Listener] = []
 
     # ---- its process -------------------------------------------------------------------------------------------------
@@ -215,7 +215,10 @@ class Standby(ServedByTasks):
 
     async def serve(self, _stream: Stream) -> NoReturn:
         """Refuse every stream, and say which hub leads."""
-        raise StandsBy(self._why)
+        raise CallError(self._refusal())
+
+    def _refusal(self) -> str:
+        return f"this hub is a standby, and only the hub that leads takes calls and orders: {self._why}"
 
     def draining(self, link: Link, message: str) -> None:
         """The peer takes no streams, and a standby opens none."""

@@ -3,7 +3,7 @@
 Rules:
 
 * If the bridge does not know an outcome for certain, the caller gets a code that no sidecar takes as final
-  (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget). A class says its code; other errors are UNAVAILABLE.
+  (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget): UNAVAILABLE, unless the error says another one.
 * A message names the hop, the node, the driver and the remedy. It has absolute times, so that it is the same for each
   retry (docs/csi-contract.md#an-error-message-stays-the-same).
 """
@@ -96,8 +96,8 @@ class TunnelClosed(BridgeError):
 class CallError(BridgeError):
     """A call that ended without a status of the vendor's own.
 
-    Four have final codes: their calls were certainly sent to no driver. RESOURCE_EXHAUSTED lets the scheduler choose
-    another node (docs/csi-contract.md#resource_exhausted-lets-the-scheduler-choose-again).
+    A subclass is an error that several places raise, or that one of them catches. Only a call that was certainly sent
+    to no driver has a final code.
 
     Attributes:
         code: what the caller gets.
@@ -105,8 +105,9 @@ class CallError(BridgeError):
             operation may have been sent all the same.
     """
 
-    code = Code.UNAVAILABLE
-    is_unsent = False
+    def __init__(self, text: str, *, code: Code = Code.UNAVAILABLE, is_unsent: bool = False) -> None:
+        self.code, self.is_unsent = code, is_unsent
+        super().__init__(text)
 
 
 class NodeOffline(CallError):
@@ -119,34 +120,16 @@ class NodeOffline(CallError):
         )
 
 
-class NodeUnknown(CallError):
-    """The call's edge node has never connected to this hub."""
-
-    def __init__(self, node: str) -> None:
-        super().__init__(
-            f"edge node {node} has never connected to this hub; compare --nodeid of the proxy driver with --node of "
-            f"the edge agent, and look at the agent's log"
-        )
-
-
 class DriverMissing(CallError):
     """The node is connected, but its agent does not know the driver, or no socket of it that serves the call."""
-
-    is_unsent = True
 
     def __init__(self, driver: str, node: str, service: str = "") -> None:
         wanted = f"{driver} that serves {service}" if service else driver
         super().__init__(
             f"edge node {node} is connected but has no driver {wanted}; check that the driver runs there and that the "
-            f"agent's --driver names its socket, and look at the agent's log"
+            f"agent's --driver names its socket, and look at the agent's log",
+            is_unsent=True,
         )
-
-
-class ReportRefused(CallError):
-    """The hub refuses the node's report of the driver, so the node gets no call of it. Nothing was sent."""
-
-    def __init__(self, driver: str, node: str, why: str) -> None:
-        super().__init__(f"edge node {node} gets no call of driver {driver}, because the hub refuses its report: {why}")
 
 
 class CapabilityMissing(CallError):
@@ -160,24 +143,12 @@ class CapabilityMissing(CallError):
         )
 
 
-class DriverAmbiguous(CallError):
-    """Two sockets of the node have the same driver name and services, so the agent cannot choose one."""
-
-    is_unsent = True
-
-    def __init__(self, driver: str, node: str, sockets: tuple[str, ...]) -> None:
-        super().__init__(
-            f"edge node {node} has {len(sockets)} drivers with the name {driver}: {', '.join(sockets)}; if one of them "
-            f"is the controller, name only its socket with the agent's --driver; otherwise stop one of them"
-        )
-
-
 class NoRoute(CallError):
     """The hub cannot tell which node the call is for. `candidates` has the nodes and whether each is connected."""
 
     def __init__(self, driver: str, candidates: Mapping[str, bool] | None = None) -> None:
         super().__init__(
-            f"driver {driver} runs on several edge nodes ({_named(candidates)}) and the call names none; set "
+            f"driver {driver} runs on several edge nodes ({_shown(candidates)}) and the call names none; set "
             f"--placement=local or shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs "
             f"the driver, run csi-bridge forget NODE [DRIVER] on the hub's host"
             if candidates
@@ -211,17 +182,6 @@ class NoNodeFits(CallError):
         super().__init__(f"no edge node of driver {driver} can be chosen for {name}: {why}")
 
 
-class TooManyOpen(CallError):
-    """The outcome of too many creates of the driver is not known. This one has a new name, and was not sent."""
-
-    def __init__(self, driver: str, node: str, limit: int) -> None:
-        super().__init__(
-            f"edge node {node} gets no create of a new name of driver {driver}, because the outcome of too many others "
-            f"is not known; their retries settle them: look at the driver on {node} and at the node's link, or raise "
-            f"--max-open-creates of the hub ({limit})"
-        )
-
-
 class NameElsewhere(CallError):
     """A create call is for one node, and another node has taken its name: an object may exist there."""
 
@@ -234,99 +194,14 @@ class NameElsewhere(CallError):
         )
 
 
-class OpenElsewhere(CallError):
-    """The outcome of an earlier call about the same thing is open on a node that is not connected. Nothing was sent.
-
-    The driver's storage is reached by every node, and another node serves it by now. But two nodes must not carry out
-    calls about one thing at the same time. With `is_renamed`, another machine has the node's name by now.
-    """
-
-    def __init__(self, driver: str, key: str, node: str, until: str, *, is_renamed: bool = False) -> None:
-        super().__init__(
-            f"{key} of driver {driver} has an open outcome on another machine that had the name of edge node {node}: "
-            f"it goes on when that one is back{until}; if it is switched off for good, run the command that csi-bridge "
-            f"audit shows for the call"
-            if is_renamed
-            else f"{key} of driver {driver} has an open outcome on edge node {node}, which is away or takes no calls: "
-            f"it goes on when {node} answers{until}; if {node} is gone for good, switch its machine off, then "
-            f"csi-bridge forget {node}"
-        )
-
-
-class NobodyServes(CallError):
-    """No node can be elected to serve a driver whose storage is reached by every node. Nothing was sent."""
-
-    def __init__(self, driver: str, why: str) -> None:
-        super().__init__(f"no edge node serves driver {driver} (--placement=shared): {why}")
-
-
-class ForeignId(CallError):
-    """A node answered a create with the id of an object of another node. The caller must not get it."""
-
-    def __init__(self, driver: str, name: str, node: str, what: str, owner: str) -> None:
-        self.driver, self.name, self.node = driver, name, node
-        super().__init__(
-            f"edge node {node} answered {name} of driver {driver} with {what}, which edge node {owner} has; the "
-            f"answer is not passed on; look at the driver on both: one of them names what is not its own, and "
-            f"csi-bridge forget NODE on the hub's host takes it from that one"
-        )
-
-
 class AnswerRefused(CallError):
-    """A node's answer to a create has ids that the hub cannot read, or a volume for other nodes than itself."""
+    """A node's answer to a create has what the hub cannot read, or the id or the place of another node's object."""
 
-    def __init__(self, driver: str, name: str, node: str, why: str) -> None:
+    def __init__(self, driver: str, name: str, node: str, answer: str, *, look_at: str = "") -> None:
         self.driver, self.name, self.node = driver, name, node
         super().__init__(
-            f"edge node {node} answered {name} of driver {driver} with {why}; the answer is not passed on; look at the "
-            f"driver on {node}"
-        )
-
-
-class IdConflict(CallError):
-    """Several nodes have an object with this id, and the call does not name a node."""
-
-    code = Code.FAILED_PRECONDITION
-
-    def __init__(self, driver: str, what: str, nodes: Sequence[str]) -> None:
-        super().__init__(
-            f"driver {driver} has {what} on several edge nodes ({_named(dict.fromkeys(nodes, True))}) and the call "
-            f"does not say which; name one: csi-bridge call --node NODE"
-        )
-
-
-class SourceElsewhere(CallError):
-    """A copy was requested on other nodes than the one with the source. Nothing was sent."""
-
-    code = Code.RESOURCE_EXHAUSTED
-
-    def __init__(self, driver: str, source: str, node: str) -> None:
-        super().__init__(
-            f"{source} of driver {driver} is on edge node {node}, and a copy of it is requested for another place; let "
-            f"the pod that uses the copy run on {node}"
-        )
-
-
-class SeveralNodes(CallError):
-    """A call combines objects of several nodes, which no vendor's driver can do. Nothing was sent."""
-
-    code = Code.FAILED_PRECONDITION
-
-    def __init__(self, driver: str, places: Mapping[str, str]) -> None:
-        told = [f"{what} is on {node}" for what, node in places.items()]
-        more = [f"and {len(told) - _MOST_NAMED} more"] * (len(told) > _MOST_NAMED)
-        super().__init__(
-            f"driver {driver} can do this only within one edge node, and {'; '.join([*told[:_MOST_NAMED], *more])}"
-        )
-
-
-class NotWhole(CallError):
-    """The call asks for all nodes, and one node's answer would be taken for the whole."""
-
-    def __init__(self, driver: str, method: str, nodes: int) -> None:
-        super().__init__(
-            f"{method.rpartition('/')[2]} would have to ask all {nodes} edge nodes that run driver {driver}, which the "
-            f"hub does not do yet; ask one: csi-bridge call --node NODE"
+            f"edge node {node} answered {name} of driver {driver} with {answer}; the answer is not passed on; look at "
+            f"the driver on {look_at or node}"
         )
 
 
@@ -350,22 +225,10 @@ class NotListed(CallError):
 class TokenUnknown(CallError):
     """The page token is for no list that the hub can go on with: it is too old, or of another hub process or node."""
 
-    code = Code.ABORTED
-
     def __init__(self, method: str, node: str = "") -> None:
         whose = f"is for a list of edge node {node}, and another one serves" if node else "is for no list of the hub"
-        super().__init__(f"this starting_token of {method.rpartition('/')[2]} {whose}; begin again without one")
-
-
-class FieldMissing(CallError):
-    """A request lacks the id of its object, so the hub cannot choose one of several nodes. Nothing was sent.
-
-    Its code is UNAVAILABLE: only vendors answer INVALID_ARGUMENT
-    (docs/csi-contract.md#the-vendors-errors-pass-unchanged).
-    """
-
-    def __init__(self, method: str, field: str) -> None:
-        super().__init__(f"{method.rpartition('/')[2]} needs the field {field}, which is empty")
+        text = f"this starting_token of {method.rpartition('/')[2]} {whose}; begin again without one"
+        super().__init__(text, code=Code.ABORTED)
 
 
 class PlacementNotKept(CallError):
@@ -411,75 +274,23 @@ class Draining(CallError):
         )
 
 
-class StandsBy(CallError):
-    """This hub is a standby: another one serves calls, and takes orders."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__(f"this hub is a standby, and only the hub that leads takes calls and orders: {why}")
-
-
 class CallTimeout(CallError):
     """The caller's deadline has passed. An operation goes on; any other call is cancelled."""
 
-    code = Code.DEADLINE_EXCEEDED
-
     def __init__(self, to: str = "the peer", within_s: float | None = None) -> None:
         time = f" ({within_s:.3g} s)" if within_s is not None else ""
-        super().__init__(f"{to} did not answer before the caller's deadline{time}; {_MAY_GO_ON}")
+        text = f"{to} did not answer before the caller's deadline{time}; {_MAY_GO_ON}"
+        super().__init__(text, code=Code.DEADLINE_EXCEEDED)
 
 
 class OperationLimit(CallError):
     """The vendor's driver did not finish within `--operation-limit`: the call to it was cancelled, its key is free."""
 
-    code = Code.DEADLINE_EXCEEDED
-
     def __init__(self, driver: str, node: str, limit_s: float) -> None:
         super().__init__(
             f"driver {driver} on edge node {node} did not finish within --operation-limit ({limit_s:g} s) and the call "
-            f"to it was cancelled; look at the driver's log"
-        )
-
-
-class OperationConflict(CallError):
-    """The same operation is under way with other arguments."""
-
-    code = Code.ABORTED
-    is_unsent = True
-
-    def __init__(self, driver: str, node: str, operation: str) -> None:
-        super().__init__(
-            f"{operation} is already under way with other arguments at driver {driver} on edge node {node}; retry when "
-            f"it has ended"
-        )
-
-
-class OperationBusy(CallError):
-    """Another operation on the same object is under way, and its outcome must be known first. Nothing was sent."""
-
-    code = Code.ABORTED
-    is_unsent = True
-
-    def __init__(self, driver: str, node: str, operation: str, other: str) -> None:
-        super().__init__(
-            f"{operation} has to wait, because {other} is under way at driver {driver} on edge node {node}; retry when "
-            f"it has ended"
-        )
-
-
-class EpochOver(CallError):
-    """The call is of an older election of the driver's serving node than the agent has seen. Nothing was sent.
-
-    Its code is ABORTED: an agent's UNAVAILABLE tells the hub that no operation of the call's key runs there.
-    """
-
-    code = Code.ABORTED
-    is_unsent = True
-
-    def __init__(self, driver: str, node: str, epoch: int, seen: int) -> None:
-        super().__init__(
-            f"the call is of epoch {epoch} of driver {driver}, and edge node {node} has seen epoch {seen}; a retry "
-            f"goes to the node that serves the driver now"
+            f"to it was cancelled; look at the driver's log",
+            code=Code.DEADLINE_EXCEEDED,
         )
 
 
@@ -508,11 +319,10 @@ class MessageTooLarge(CallError):
 class Overloaded(CallError):
     """Too many calls are under way at once."""
 
-    is_unsent = True
-
     def __init__(self, hop: str, limit: int, flag: str) -> None:
         self.limit, self.flag = limit, flag
-        super().__init__(f"the {hop} has {limit} calls under way, which is its limit ({flag}); retry later or raise it")
+        text = f"the {hop} has {limit} calls under way, which is its limit ({flag}); retry later or raise it"
+        super().__init__(text, is_unsent=True)
 
 
 class VendorBroken(CallError):
@@ -533,11 +343,8 @@ class NothingKnown(CallError):
 class NotCarried(CallError):
     """This socket does not serve the method."""
 
-    code = Code.UNIMPLEMENTED
-    is_unsent = True
-
     def __init__(self, method: str, why: str) -> None:
-        super().__init__(f"{method} is not served here: {why}")
+        super().__init__(f"{method} is not served here: {why}", code=Code.UNIMPLEMENTED, is_unsent=True)
 
 
 class ForeignDriver(CallError):
@@ -577,11 +384,14 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _named(candidates: Mapping[str, bool]) -> str:
-    """Node names for a message. At most `_MOST_NAMED`: some gRPC libraries refuse very long messages."""
-    names = [name if connected else f"{name}, which is offline" for name, connected in candidates.items()]
-    more = len(names) - _MOST_NAMED
-    return "; ".join(names[:_MOST_NAMED] + [f"and {more} more"] * (more > 0))
+def listed(things: Sequence[str]) -> str:
+    """Things for a message. At most `_MOST_NAMED`: some gRPC libraries refuse very long messages."""
+    more = len(things) - _MOST_NAMED
+    return "; ".join([*things[:_MOST_NAMED], *[f"and {more} more"] * (more > 0)])
+
+
+def _shown(candidates: Mapping[str, bool]) -> str:
+    return listed([name if connected else f"{name}, which is offline" for name, connected in candidates.items()])
 
 
 _HOPS = {

@@ -25,7 +25,7 @@ from common.accounting import Account, Accounts
 from common.certificate_ends import CertificateEnds
 from common.csi.methods import METHODS, is_controller_side
 from common.dial import dial
-from common.errors import EpochOver, NotCarried, OperationLimit
+from common.errors import CallError, NotCarried, OperationLimit
 from common.link import Link, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
@@ -37,7 +37,7 @@ from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_problems, enco
 from common.rotation import follow
 from common.settings import as_texts
 from common.standing import Standing
-from common.status import Origin, Status
+from common.status import Code, Origin, Status
 from common.tasks import supervised
 from common.uplink import HubAddress, Uplink
 from common.version import SOFTWARE, introduce
@@ -182,7 +182,7 @@ class Agent:
         Raises:
             NotCarried: the hub may not make the call.
             DriverMissing: no socket of the driver serves it.
-            DriverAmbiguous: several do.
+            CallError: several do.
         """
         name, method = asked = frame.subject, frame.method
         found = self._serving.get(asked)
@@ -200,11 +200,17 @@ class Agent:
         """Note the epoch of a call that has one. Another node may have served the driver since an earlier epoch.
 
         Raises:
-            EpochOver: the call is of an older election than the agent has seen.
+            CallError: the call is of an older election than the agent has seen.
         """
         seen = self._epochs.get(frame.subject, 0)
         if frame.epoch < seen:
-            raise EpochOver(frame.subject, self.node, frame.epoch, seen)
+            # Not UNAVAILABLE, which tells the hub that no operation of the call's key runs here.
+            raise CallError(
+                f"the call is of epoch {frame.epoch} of driver {frame.subject}, and edge node {self.node} has seen "
+                f"epoch {seen}; a retry goes to the node that serves the driver now",
+                code=Code.ABORTED,
+                is_unsent=True,
+            )
         if frame.epoch > seen and any(driver.name == frame.subject for driver in self._drivers()):
             self._epochs[frame.subject] = frame.epoch
             self.operations.forget_results(frame.subject)

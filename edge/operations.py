@@ -32,9 +32,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
-from common.errors import OperationBusy, OperationConflict, Overloaded
+from common.errors import CallError, Overloaded
 from common.limits import has_room
 from common.redact import digest
+from common.status import Code
 from edge.controller_lease import ControllerLease
 from edge.driver_call import Outcome, Result
 
@@ -217,8 +218,8 @@ class Operations:
             lease: the lease that the operation needs, if it needs one.
 
         Raises:
-            OperationConflict: it runs with other arguments.
-            OperationBusy: it needs a lease, and another one that it settles runs; nothing was sent.
+            CallError: it runs with other arguments; or it needs a lease, and another one that it settles runs. Nothing
+                was sent.
             Overloaded: too many others are running, of all drivers or of this one; nothing was sent.
         """
         key = call.key
@@ -320,7 +321,7 @@ class Operations:
 
     def _join(self, running: "HubCall", call: "HubCall", lease: ControllerLease | None) -> None:
         if not running.arguments.are(call.arguments):
-            raise OperationConflict(call.key[0], self.node, in_words(call.key))
+            raise self._aborted(f"{in_words(call.key)} is already under way with other arguments", call.key[0])
         log.debug("a retry joins %s", in_words(call.key))
         running.joined += (call,)
         if lease is not None:  # it may be under it already
@@ -330,7 +331,12 @@ class Operations:
     def _check_settled(self, call: "HubCall") -> None:
         for other in self._running.values():
             if call.about and _settles(call, other):
-                raise OperationBusy(call.key[0], self.node, in_words(call.key), in_words(other.key))
+                why = f"{in_words(call.key)} has to wait, because {in_words(other.key)} is under way"
+                raise self._aborted(why, call.key[0])
+
+    def _aborted(self, why: str, driver: str) -> CallError:
+        text = f"{why} at driver {driver} on edge node {self.node}; retry when it has ended"
+        return CallError(text, code=Code.ABORTED, is_unsent=True)
 
     def _check_room(self, driver: str) -> None:
         own, together = sum(key[0] == driver for key in self._running), len(self._running)

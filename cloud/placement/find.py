@@ -10,7 +10,7 @@ that its list has it.
     3. the book, for the nodes of rule 2 and for nodes that have things of the driver without having reported the
        driver: the one that made the thing; else the only one whose list has it, once all of them have sent a list
     4. the fleet: the only node that runs the driver, if no other node has things of the driver
-    5. several nodes are left, or a PersistentVolume contradicts the book: refuse (`IdConflict`)
+    5. several nodes are left, or a PersistentVolume contradicts the book: refuse
     6. ask the nodes for lists, and refuse (`NoPlace`): a guess could be wrong, and "not found" needs proof. Only
        `route` knows the deletion of a thing that no node has
 
@@ -27,7 +27,8 @@ from cloud.placement.affinity import Affinity, Fit
 from cloud.placement.decisions import Ask, View
 from cloud.placement.fleet import Member
 from cloud.placement.rules import LISTED_BY, VOLUME, Thing
-from common.errors import CallError, IdConflict, KnowledgeLost, NoPlace, NoRoute, SeveralNodes
+from common.errors import CallError, KnowledgeLost, NoPlace, NoRoute, listed
+from common.status import Code
 
 _SHOWN: Final = 10
 """A message names at most this many nodes."""
@@ -88,7 +89,10 @@ def find(ask: Ask, now: View) -> str:
         except (CallError, ListsNeeded) as error:
             unknown = unknown or error
     if len(set(places.values())) > 1:
-        raise SeveralNodes(ask.driver, places)
+        told = listed([f"{what} is on {node}" for what, node in places.items()])
+        raise CallError(
+            f"driver {ask.driver} can do this only within one edge node, and {told}", code=Code.FAILED_PRECONDITION
+        )
     if unknown is not None:
         raise unknown
     return next(iter(places.values()))
@@ -124,7 +128,12 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
     if len(found) == 1 and found[0] in made:
         return found[0]
     if made or len(found) > 1:
-        raise IdConflict(driver, str(thing), found if len(found) > 1 else sorted({*made, *fit.named}))
+        several = listed(found if len(found) > 1 else sorted({*made, *fit.named}))
+        raise CallError(
+            f"driver {driver} has {thing} on several edge nodes ({several}) and the call does not say which; name one: "
+            f"csi-bridge call --node NODE",
+            code=Code.FAILED_PRECONDITION,
+        )
     if not nodes:
         raise NoPlace(driver, str(thing), _NOT_HERE)
     if len(fleet) == 1 and not strangers:

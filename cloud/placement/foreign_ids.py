@@ -19,7 +19,7 @@ from typing import Final
 from cloud.placement.book import Book
 from cloud.placement.requests import Made
 from cloud.placement.rules import Thing
-from common.errors import AnswerRefused, ForeignId
+from common.errors import AnswerRefused
 from common.logs import of_peer
 from common.metrics import Metrics
 
@@ -54,8 +54,7 @@ class ForeignIds:
         """Check a node's answer to a create.
 
         Raises:
-            AnswerRefused: each term of the topology in it is that of another node.
-            ForeignId: a thing in it is another node's.
+            AnswerRefused: each term of the topology in it is that of another node, or a thing in it is another node's.
         """
         other = ""
         for term in made.terms:
@@ -77,11 +76,16 @@ class ForeignIds:
             if not owner and self._elsewhere is not None:
                 owner = self._elsewhere(driver, thing, node)
             if owner:
-                raise self._add(ForeignId(driver, name, node, str(thing), owner))
+                do = (
+                    "both: one of them names what is not its own, and csi-bridge forget NODE on the hub's host takes "
+                    "it from that one"
+                )
+                answer = f"{thing}, which edge node {owner} has"
+                raise self._add(AnswerRefused(driver, name, node, answer, look_at=do))
         if self._found:
             self.settle(driver, name, node)
 
-    def _add(self, error: ForeignId | AnswerRefused) -> ForeignId | AnswerRefused:
+    def _add(self, error: AnswerRefused) -> AnswerRefused:
         found, key = self._found.setdefault(error.node, {}), (error.driver, error.name)
         if found.get(key) != str(error):
             log.error("%s", error, extra=of_peer(f"edge {error.node}"))

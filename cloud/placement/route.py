@@ -12,12 +12,12 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
     call                   the first rule that applies decides
     create, long name      refuse (`NoNodeFits`): the name would stay in the records for as long as its outcome is in
                            doubt, and CSI allows 128 bytes
-    create, new name       refuse (`TooManyOpen`) if the nodes hold too many names for open creates of the driver; the
+    create, new name       refuse if the nodes hold too many names for open creates of the driver; the
                            last quarter is for nodes with few (`has_room`). A retry passes
-    shared                 1. no node is elected (`election`): refuse (`NobodyServes`)
+    shared                 1. no node is elected (`election`): refuse
                            2. it changes something, and the hub has lost records: refuse (`KnowledgeLost`)
                            3. a call about the same thing, or a create of the name, is open on a node: this node; if it
-                              is away, or another machine has its name by now, refuse (`OpenElsewhere`). An open create
+                              is away, or another machine has its name by now, refuse. An open create
                               no longer counts once its machine has surely stopped it: a retry is idempotent by the name
                            4. the node that an operator names
                            5. the elected node
@@ -29,11 +29,11 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
     local, unparsable      refuse: `NoPlace`
     local, needs more      the driver lacks a capability on the node that it has on most nodes: refuse
                            (`CapabilityMissing`)
-    local, lacks a field   several nodes run the driver: refuse (`FieldMissing`); else as below, and the vendor
+    local, lacks a field   several nodes run the driver: refuse; else as below, and the vendor
                            refuses it
     local create           1. a node that holds the name; of several, a connected one first
                            2. the node of the source volume or snapshot; if the requested topology is elsewhere, refuse
-                              (`SourceElsewhere`)
+                              it
                            3. the only node in the requested topology
                            4. the hub has lost records, so another node may hold this one: refuse
                               (`KnowledgeLost`)
@@ -41,7 +41,7 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
                               the first node. Nodes that may carry the create out come before the others
                            6. the only node, if no topology is requested
                            7. refuse: `NoNodeFits`
-    local, about ids       the node that has all of them (`find`); several nodes: refuse (`SeveralNodes`)
+    local, about ids       the node that has all of them (`find`); several nodes: refuse
     local deletion of      the first node that may have it by its PersistentVolume: the vendor there answers, and the
     what no node has       hub records nothing. Only with a list of every node of the driver that began after the call
                            had first come. Refuse (`NoPlace`) while a node is away or cannot list, records are lost, a
@@ -52,7 +52,7 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
     local list of all      the node of its page and the next ones (`AskAll`); a node has things of the driver and has
                            not reported it, or records are lost: refuse (`NotListed`, `KnowledgeLost`). The
                            only node, if there is one. The token is of no list: refuse (`TokenUnknown`)
-    local, about no id     the only node; several nodes: refuse (`NotWhole`), as one node's answer would look complete
+    local, about no id     the only node; several nodes: refuse, as one node's answer would look complete
 
 If the hub chooses the node, or an operator sends the create by hand, the hub claims the name before it sends the
 create. For a create that a proxy driver pins, the records learn of the outcome later, if at all (`Keeping`).
@@ -72,22 +72,18 @@ from cloud.placement.fleet import Fleet, Member
 from cloud.placement.requests import LONGEST_CHARS, NOTHING_ASKED, needs, read
 from cloud.placement.rules import CHANGES, GET_CAPACITY, KEYED, LISTINGS
 from common.errors import (
+    CallError,
     CapabilityMissing,
-    FieldMissing,
     KnowledgeLost,
     NameElsewhere,
-    NobodyServes,
     NoNodeFits,
     NoPlace,
     NotListed,
-    NotWhole,
-    OpenElsewhere,
-    SourceElsewhere,
     TokenUnknown,
-    TooManyOpen,
     timestamp,
 )
 from common.limits import has_room
+from common.status import Code
 
 _SHOWN: Final = 10
 """A message names at most this many nodes."""
@@ -135,7 +131,11 @@ def route(ask: Ask, now: View) -> Send | AskAll:
     if name and not holders and isinstance(found, Send):
         own, together = now.book.open.get(found.node, 0), len(now.book.opened)
         if not has_room(own, together, now.most_open, sharers=len(now.fleet.members)):
-            raise TooManyOpen(ask.driver, found.node, now.most_open)
+            raise CallError(
+                f"edge node {found.node} gets no create of a new name of driver {ask.driver}, because the outcome of "
+                f"too many others is not known; their retries settle them: look at the driver on {found.node} and at "
+                f"the node's link, or raise --max-open-creates of the hub ({now.most_open})"
+            )
     return found
 
 
@@ -163,7 +163,8 @@ def _shared(ask: Ask, now: View) -> Send | AskAll:
     election = now.election
     elected = election.elected if election is not None else None
     if election is None or elected is None:
-        raise NobodyServes(ask.driver, election.why_nobody() if election is not None else "it has no election")
+        why = election.why_nobody() if election is not None else "it has no election"
+        raise CallError(f"no edge node serves driver {ask.driver} (--placement=shared): {why}")
     if ask.unreadable:
         raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
     node = ask.wanted or elected.node
@@ -180,12 +181,22 @@ def _shared(ask: Ask, now: View) -> Send | AskAll:
     holders = sorted({it.node for it in claims} - over, key=lambda holder: (holder not in now.connected, holder))
     if holders and node not in holders:
         if ask.wanted or holders[0] not in now.connected:
-            raise OpenElsewhere(ask.driver, ask.name, holders[0], _until(holders[0], ask, claims, election))
+            holder, until = holders[0], _until(holders[0], ask, claims, election)
+            raise CallError(
+                f"{ask.name} of driver {ask.driver} has an open outcome on edge node {holder}, which is away or takes "
+                f"no calls: it goes on when {holder} answers{until}; if {holder} is gone for good, switch its machine "
+                f"off, then csi-bridge forget {holder}"
+            )
         node = holders[0]
     machine = election.machine(node)
     others = (it for it in claims if it.node == node and it.machine not in ("", machine))
     if not ask.wanted and node in holders and any(others):
-        raise OpenElsewhere(ask.driver, ask.name, node, _until(node, ask, claims, election), is_renamed=True)
+        until = _until(node, ask, claims, election)
+        raise CallError(
+            f"{ask.name} of driver {ask.driver} has an open outcome on another machine that had the name of edge node "
+            f"{node}: it goes on when that one is back{until}; if it is switched off for good, run the command that "
+            f"csi-bridge audit shows for the call"
+        )
     terms = Terms(election.lease_s(node) if ask.asked.name else 0, machine, over)
     return Send(node, now.fleet.members.get(node), keeping=Keeping.OPEN, epoch=elected.epoch, terms=terms)
 
@@ -201,7 +212,8 @@ def _local(ask: Ask, now: View, holders: Sequence[str]) -> Send | AskAll:
     if ask.unreadable:
         raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
     if asked.missing and len(now.fleet.members) > 1:
-        raise FieldMissing(ask.method, asked.missing)
+        # Not INVALID_ARGUMENT, which only vendors answer (docs/csi-contract.md#the-vendors-errors-pass-unchanged).
+        raise CallError(f"{ask.method.rpartition('/')[2]} needs the field {asked.missing}, which is empty")
     if ask.method == GET_CAPACITY and now.fleet.members:
         return _capacity(ask, now)
     if ask.method in LISTINGS and not asked.things:
@@ -248,7 +260,12 @@ def _beside_source(ask: Ask, now: View) -> str:
     asked, node = ask.asked, find(ask, now)
     member = now.fleet.members.get(node)
     if asked.terms and member is not None and member.tells_segments and not any(map(member.matches, asked.terms)):
-        raise SourceElsewhere(ask.driver, str(asked.things[0]), node)
+        # The scheduler chooses another node (docs/csi-contract.md#resource_exhausted-lets-the-scheduler-choose-again).
+        raise CallError(
+            f"{asked.things[0]} of driver {ask.driver} is on edge node {node}, and a copy of it is requested for "
+            f"another place; let the pod that uses the copy run on {node}",
+            code=Code.RESOURCE_EXHAUSTED,
+        )
     return node
 
 
@@ -271,7 +288,10 @@ def _node_for_call(ask: Ask, now: View) -> str:
     if ask.asked.things:
         return find(ask, now)
     if len(now.fleet) > 1:
-        raise NotWhole(ask.driver, ask.method, len(now.fleet))
+        raise CallError(
+            f"{ask.method.rpartition('/')[2]} would have to ask all {len(now.fleet)} edge nodes that run driver "
+            f"{ask.driver}, which the hub does not do yet; ask one: csi-bridge call --node NODE"
+        )
     return only_node(ask.driver, "", now.fleet.members, now)
 
 

@@ -24,12 +24,12 @@ Rules:
   and all sockets named by an operator have answered: the controller may be at one of these.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
 from common.csi.methods import PREFIX
-from common.errors import DriverAmbiguous, DriverMissing
+from common.errors import CallError, DriverMissing
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
@@ -71,7 +71,7 @@ def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) ->
 
     Raises:
         DriverMissing: no socket of the driver serves the method, or its controller has perhaps not answered yet.
-        DriverAmbiguous: several sockets serve the method, even if one of them is away now.
+        CallError: several sockets serve the method, even if one of them is away now.
     """
     service = _service_of(method)
     sockets = _of_name(drivers, name)
@@ -227,5 +227,10 @@ def _service_of(method: str) -> str:
     return method.removeprefix(PREFIX).partition("/")[0]
 
 
-def _ambiguous(name: str, node: str, found: Iterable[Driver]) -> DriverAmbiguous:
-    return DriverAmbiguous(name, node, tuple(str(driver.socket) for driver in found))
+def _ambiguous(name: str, node: str, found: Collection[Driver]) -> CallError:
+    sockets = ", ".join(str(driver.socket) for driver in found)
+    return CallError(
+        f"edge node {node} has {len(found)} drivers with the name {name}: {sockets}; if one of them is the controller, "
+        f"name only its socket with the agent's --driver; otherwise stop one of them",
+        is_unsent=True,
+    )

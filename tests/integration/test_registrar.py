@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.csi import csi_pb2
-from common.errors import DriverAmbiguous, DriverMissing, VendorBroken
+from common.errors import CallError, VendorBroken
 from common.reports import NODE_GET_INFO
 from common.status import Code, Status
 from common.tasks import supervised
@@ -113,8 +113,8 @@ class Node:
         """Where a call of a method goes; why not, if it goes nowhere."""
         try:
             return find_driver(self.registry.drivers, driver, self.name, method).socket
-        except (DriverMissing, DriverAmbiguous) as error:
-            return type(error).__name__
+        except CallError as error:
+            return str(error)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -274,7 +274,7 @@ async def test_a_driver_that_left_is_called_while_its_socket_is_there(
     assert (await found.call(PUBLISH, b"", timeout_s=5.0))[0].ok
     vendor.stop()
     vendor.socket.unlink(missing_ok=True)
-    with pytest.raises(DriverMissing):
+    with pytest.raises(CallError, match="has no driver vendor"):
         await found.call(PUBLISH, b"", timeout_s=5.0)
 
 
@@ -717,7 +717,7 @@ async def test_a_socket_that_a_killed_driver_left_is_no_driver_once_another_one_
         await until(lambda: node.socket_of(CREATE) == new.socket, "the new one")
         assert [driver.socket for driver in node.registry.drivers] == [new.socket]
         with old:
-            await until(lambda: node.socket_of(CREATE) == "DriverAmbiguous", "both")
+            await until(lambda: "has 2 drivers with the name" in str(node.socket_of(CREATE)), "both")
 
 
 async def test_a_driver_that_is_slow_or_serves_something_else_is_not_replaced(node: Node, plugins: Path) -> None:
@@ -735,5 +735,5 @@ async def test_a_driver_that_is_slow_or_serves_something_else_is_not_replaced(no
         hanging.listen()
         third.lacks |= methods_of("Controller")
         await until(lambda: third.socket in [driver.socket for driver in node.registry.drivers if driver.report], "it")
-        assert node.socket_of(PUBLISH) == "DriverAmbiguous"
+        assert "has 2 drivers with the name" in str(node.socket_of(PUBLISH))
         assert controller.socket in [driver.socket for driver in node.registry.drivers]

@@ -25,16 +25,7 @@ from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Source
 from cloud.visit import Visit
 from common.csi import csi_pb2 as csi
-from common.errors import (
-    CallError,
-    CallTimeout,
-    DriverMissing,
-    LinkLost,
-    NodeOffline,
-    NodeUnknown,
-    ReportRefused,
-    TunnelClosed,
-)
+from common.errors import CallError, CallTimeout, DriverMissing, LinkLost, NodeOffline, TunnelClosed
 from common.messages import Kind as StreamKind
 from common.messages import Open, Priority
 from common.metrics import Metrics
@@ -400,9 +391,9 @@ class Placed:
 
     def reach(self, name: str, driver: str) -> Visit:
         if name not in self.reports:
-            raise NodeUnknown(name)
+            raise CallError(f"edge node {name} has never connected to this hub")
         if name in self.refused:
-            raise ReportRefused(driver, name, self.refused[name])
+            raise CallError(f"edge node {name} gets no call of driver {driver}: {self.refused[name]}")
         if name in self.away:
             raise NodeOffline(name, self.since.get(name, 0.0))
         if driver != DRIVER:

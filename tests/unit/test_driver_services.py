@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
-from common.errors import DriverAmbiguous, DriverMissing
+from common.errors import CallError, DriverMissing
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
@@ -112,7 +112,7 @@ async def test_two_drivers_of_one_name_that_serve_the_same_are_named_even_if_one
     trouble: str, method: str
 ) -> None:
     twins = [FakeDriver("/a.sock", trouble=trouble), FakeDriver("/b.sock")]
-    with pytest.raises(DriverAmbiguous, match=r"2 drivers with the name d.example: /a.sock, /b.sock; if"):
+    with pytest.raises(CallError, match=r"2 drivers with the name d.example: /a.sock, /b.sock; if"):
         found(twins, method)
 
 
@@ -202,13 +202,17 @@ async def test_a_named_socket_that_failed_to_answer_holds_up_no_call() -> None:
 async def test_two_sockets_that_an_operator_named_are_told_apart_by_what_they_serve_alone() -> None:
     both = [controller_plugin(named=True), node_plugin(named=True)]
     assert [found(both, method) for method in (CONTROLLER, NODE)] == both
-    with pytest.raises(DriverAmbiguous):
+    with pytest.raises(CallError, match="drivers with the name"):
         found([*both, FakeDriver("/x.sock", named=True)], CONTROLLER)
 
 
 async def test_what_is_ambiguous_is_said_once_for_each_name() -> None:
     twins = [FakeDriver("/a.sock"), FakeDriver("/b.sock"), FakeDriver("/e.sock", name="e.example")]
-    assert ambiguities(twins, "n1") == [str(DriverAmbiguous(NAME, "n1", ("/a.sock", "/b.sock")))]
+    text = (
+        "edge node n1 has 2 drivers with the name d.example: /a.sock, /b.sock; if one of them is the controller, name "
+        "only its socket with the agent's --driver; otherwise stop one of them"
+    )
+    assert ambiguities(twins, "n1") == [text]
     assert ambiguities([controller_plugin(), node_plugin()], "n1") == []
 
 

@@ -16,17 +16,9 @@ TEXTS: dict[CallError, str] = {
         "edge node n7 is offline since 2026-11-21T09:12:03Z; look at the log of its csi-bridge edge agent and at "
         "the network between it and the hub"
     ),
-    errors.NodeUnknown("n7"): (
-        "edge node n7 has never connected to this hub; compare --nodeid of the proxy driver with --node of the "
-        "edge agent, and look at the agent's log"
-    ),
     errors.DriverMissing("dir.csi", "n7"): (
         "edge node n7 is connected but has no driver dir.csi; check that the driver runs there and that the "
         "agent's --driver names its socket, and look at the agent's log"
-    ),
-    errors.DriverAmbiguous("dir.csi", "n7", ("/a.sock", "/b.sock")): (
-        "edge node n7 has 2 drivers with the name dir.csi: /a.sock, /b.sock; if one of them is the controller, "
-        "name only its socket with the agent's --driver; otherwise stop one of them"
     ),
     errors.NoRoute("dir.csi", {"n7": True, "n8": False}): (
         "driver dir.csi runs on several edge nodes (n7; n8, which is offline) and the call names none; set "
@@ -44,54 +36,18 @@ TEXTS: dict[CallError, str] = {
     errors.NoNodeFits("dir.csi", "CreateVolume pvc-1", "none is there"): (
         "no edge node of driver dir.csi can be chosen for CreateVolume pvc-1: none is there"
     ),
-    errors.TooManyOpen("dir.csi", "n7", 20_000): (
-        "edge node n7 gets no create of a new name of driver dir.csi, because the outcome of too many others is "
-        "not known; their retries settle them: look at the driver on n7 and at the node's link, or raise "
-        "--max-open-creates of the hub (20000)"
-    ),
-    errors.OpenElsewhere("dir.csi", "DeleteVolume vol-1", "n1", ""): (
-        "DeleteVolume vol-1 of driver dir.csi has an open outcome on edge node n1, which is away or takes no "
-        "calls: it goes on when n1 answers; if n1 is gone for good, switch its machine off, then csi-bridge forget "
-        "n1"
-    ),
-    errors.NobodyServes("dir.csi", "no edge node runs it"): (
-        "no edge node serves driver dir.csi (--placement=shared): no edge node runs it"
-    ),
     errors.NameElsewhere("dir.csi", "CreateVolume pvc-1", "n1", "n2"): (
         "edge node n1 may have carried out CreateVolume pvc-1 of driver dir.csi already, and this call is for n2; "
         "send the call to n1 (with --nodeid or --placement of the proxy driver, or csi-bridge call --node n1), or, "
         "if that node will not come back, run csi-bridge forget n1 on the hub's host"
     ),
-    errors.ForeignId("dir.csi", "CreateVolume pvc-1", "n1", "volume v-1", "n2"): (
-        "edge node n1 answered CreateVolume pvc-1 of driver dir.csi with volume v-1, which edge node n2 has; the "
-        "answer is not passed on; look at the driver on both: one of them names what is not its own, and csi-bridge "
-        "forget NODE on the hub's host takes it from that one"
-    ),
     errors.AnswerRefused("dir.csi", "CreateVolume pvc-1", "n1", "more than one message"): (
         "edge node n1 answered CreateVolume pvc-1 of driver dir.csi with more than one message; "
         "the answer is not passed on; look at the driver on n1"
     ),
-    errors.ReportRefused("dir.csi", "n1", "no rule allows it"): (
-        "edge node n1 gets no call of driver dir.csi, because the hub refuses its report: no rule allows it"
-    ),
     errors.CapabilityMissing("dir.csi", "n1", "/csi.v1.Controller/ControllerExpandVolume", "EXPAND_VOLUME"): (
         "ControllerExpandVolume needs the capability EXPAND_VOLUME, which driver dir.csi has on most of its edge "
         "nodes and lacks on n1; run the same version of the driver there"
-    ),
-    errors.IdConflict("dir.csi", "volume lv-1", ["n1", "n2"]): (
-        "driver dir.csi has volume lv-1 on several edge nodes (n1; n2) and the call does not say which; name one: "
-        "csi-bridge call --node NODE"
-    ),
-    errors.SourceElsewhere("dir.csi", "snapshot s-1", "n1"): (
-        "snapshot s-1 of driver dir.csi is on edge node n1, and a copy of it is requested for another place; let "
-        "the pod that uses the copy run on n1"
-    ),
-    errors.SeveralNodes("dir.csi", {"volume v-1": "n1", "volume v-2": "n2"}): (
-        "driver dir.csi can do this only within one edge node, and volume v-1 is on n1; volume v-2 is on n2"
-    ),
-    errors.NotWhole("dir.csi", "/csi.v1.Controller/ListThings", 3): (
-        "ListThings would have to ask all 3 edge nodes that run driver dir.csi, which the hub does not do yet; "
-        "ask one: csi-bridge call --node NODE"
     ),
     errors.NotListed("dir.csi", "/csi.v1.Controller/ListVolumes", {"n2": "it is busy", "n1": "it is away", "n3": ""}): (
         "ListVolumes of driver dir.csi would lack the entries of edge node n1: it is away (and those of n2, n3); "
@@ -102,9 +58,6 @@ TEXTS: dict[CallError, str] = {
     ),
     errors.VolumeHeld("d.example", "v-1", "n2", "it is offline since then"): (
         "volume v-1 of driver d.example is not detached from node n2: it is offline since then"
-    ),
-    errors.FieldMissing("/csi.v1.Controller/DeleteVolume", "volume_id"): (
-        "DeleteVolume needs the field volume_id, which is empty"
     ),
     errors.PlacementNotKept("state.db", "disk full"): (
         "the hub cannot record which edge node this is on (state.db: disk full); make room on the disk or "
@@ -121,17 +74,9 @@ TEXTS: dict[CallError, str] = {
     errors.Draining(
         "hub"
     ): "the hub is shutting down and takes no new calls; a retry reaches the process that replaces it",
-    errors.StandsBy("this hub waits for the Lease csi-bridge/csi-bridge-hub: hub-0_5f_a"): (
-        "this hub is a standby, and only the hub that leads takes calls and orders: this hub waits for the Lease "
-        "csi-bridge/csi-bridge-hub: hub-0_5f_a"
-    ),
     errors.CallTimeout("edge node n7"): (
         "edge node n7 did not answer before the caller's deadline; an operation that the call started may still be "
         "running, and a retry joins it"
-    ),
-    errors.EpochOver("dir.csi", "n7", 5, 7): (
-        "the call is of epoch 5 of driver dir.csi, and edge node n7 has seen epoch 7; a retry goes to the node "
-        "that serves the driver now"
     ),
     errors.LeaseOver("dir.csi", "n7"): (
         "the agent on edge node n7 had no answer of the hub for --controller-lease, so it made no call to driver "
@@ -140,14 +85,6 @@ TEXTS: dict[CallError, str] = {
     errors.OperationLimit("dir.csi", "n7", 600.0): (
         "driver dir.csi on edge node n7 did not finish within --operation-limit (600 s) and the call to it was "
         "cancelled; look at the driver's log"
-    ),
-    errors.OperationConflict("dir.csi", "n7", "CreateVolume pvc-1"): (
-        "CreateVolume pvc-1 is already under way with other arguments at driver dir.csi on edge node n7; retry "
-        "when it has ended"
-    ),
-    errors.OperationBusy("dir.csi", "n7", "DeleteVolume v1", "ControllerPublishVolume v1 a"): (
-        "DeleteVolume v1 has to wait, because ControllerPublishVolume v1 a is under way at driver dir.csi on edge "
-        "node n7; retry when it has ended"
     ),
     errors.MessageTooLarge(5_000_000, 4_194_304, "a CSI message"): (
         "a CSI message of 5000000 bytes is larger than the limit of 4194304 bytes; raise --max-message on hub, "
@@ -186,23 +123,16 @@ def test_a_call_error_becomes_a_status_with_this_text(error: CallError) -> None:
         assert status_of(error, origin) == Status(error.code, TEXTS[error], origin)
 
 
-def test_a_final_code_says_that_nothing_can_have_run() -> None:
-    """docs/csi-contract.md#a-final-code-makes-a-sidecar-forget: these calls were sent to no driver."""
-    final = {
+def test_only_a_call_that_is_not_served_has_a_final_code() -> None:
+    """docs/csi-contract.md#a-final-code-makes-a-sidecar-forget: it was sent to no driver."""
+    codes = {
         errors.NotCarried: Code.UNIMPLEMENTED,
-        errors.IdConflict: Code.FAILED_PRECONDITION,
-        errors.SeveralNodes: Code.FAILED_PRECONDITION,
-        errors.SourceElsewhere: Code.RESOURCE_EXHAUSTED,
-    }
-    not_final = {
         errors.CallTimeout: Code.DEADLINE_EXCEEDED,
         errors.OperationLimit: Code.DEADLINE_EXCEEDED,
-        **dict.fromkeys(
-            (errors.OperationConflict, errors.OperationBusy, errors.EpochOver, errors.TokenUnknown), Code.ABORTED
-        ),
+        errors.TokenUnknown: Code.ABORTED,
     }
     found = {type(error): error.code for error in TEXTS}
-    assert dict.fromkeys(found, Code.UNAVAILABLE) | not_final | final == found
+    assert dict.fromkeys(found, Code.UNAVAILABLE) | codes == found
 
 
 def test_of_very_many_nodes_with_the_driver_ten_are_named() -> None:
@@ -236,13 +166,6 @@ def test_a_surprise_is_unavailable_and_names_the_hop_and_no_detail(
     assert status_of(error, origin) == Status(
         Code.UNAVAILABLE, f"an internal error in the {hop}; its log has the details", origin
     )
-
-
-def test_a_call_error_that_the_table_does_not_name_is_unavailable() -> None:
-    class Newer(CallError):
-        """Of a later version."""
-
-    assert status_of(Newer("new"), Origin.HUB) == Status(Code.UNAVAILABLE, "new", Origin.HUB)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2 as csi
-from common.errors import (
-    CapabilityMissing,
-    KnowledgeLost,
-    NodeOffline,
-    NoNodeFits,
-    ReportRefused,
-    VendorBroken,
-)
+from common.errors import CallError, CapabilityMissing, KnowledgeLost, NodeOffline, NoNodeFits, VendorBroken
 from common.status import Code, Status
 from tests.kit.placed_nodes import CONTROLLER, DRIVER, OK, RPC, Placed, Placing, on, report
 
@@ -131,7 +124,7 @@ async def test_all_nodes_away_have_nothing(world: Placed) -> None:
 async def test_a_refused_node_is_an_error(world: Placed) -> None:
     world.refused["n1"] = "so it is"
     world.placement.changed(DRIVER)
-    with pytest.raises(ReportRefused):
+    with pytest.raises(CallError, match="edge node n1 gets no call"):
         await free(world, "n1")
 
 

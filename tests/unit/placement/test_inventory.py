@@ -11,7 +11,7 @@ from cloud.placement import inventory
 from cloud.placement.decisions import Mode
 from cloud.placement.rules import VOLUME, Thing
 from common.csi import csi_pb2 as csi
-from common.errors import IdConflict, NoPlace
+from common.errors import CallError, NoPlace
 from common.status import Code, Status
 from tests.kit.placed_nodes import OK, RPC, Placed, Placing, Vendor, affinity, create, delete, report
 from tests.kit.waiting import until
@@ -277,7 +277,7 @@ async def test_the_retry_of_a_deletion_does_not_go_to_a_node_that_lists_such_an_
 async def test_what_two_nodes_list_and_nobody_made_here_is_a_conflict(world: Placed) -> None:
     world.vendors = {"n1": lists("lv"), "n2": lists("lv")}
     await asked_for(world, "lv")
-    with pytest.raises(IdConflict, match="volume lv on several edge nodes"):
+    with pytest.raises(CallError, match="volume lv on several edge nodes"):
         await world.ask("DeleteVolume", delete("lv"))
 
 

@@ -8,11 +8,12 @@ import pytest
 
 from cloud.placement.book import GONE_S
 from cloud.placement.decisions import Mode
-from common.errors import TooManyOpen
+from common.errors import CallError
 from common.status import Code, Status
 from tests.kit.placed_nodes import OK, Placed, Placing, create, delete, on, report
 
 MOST = 8
+REFUSAL = "raise --max-open-creates of the hub"
 
 NODES = ("n1", "n2", "n3")
 
@@ -29,7 +30,9 @@ async def fill(world: Placed, node: str, mode: str = Mode.LOCAL) -> int:
     for number in range(MOST + 1):
         try:
             await world.ask("CreateVolume", create(f"{node}-{number}", on(node)), mode=mode)
-        except TooManyOpen:
+        except CallError as error:
+            if REFUSAL not in str(error):
+                raise
             return number
     raise AssertionError("the hub takes any number of names")
 
@@ -38,7 +41,7 @@ async def fill(world: Placed, node: str, mode: str = Mode.LOCAL) -> int:
 async def test_a_driver_has_a_limited_number_of_creates_in_doubt_also_after_a_restart(world: Placed, mode: str) -> None:
     assert await fill(world, "n1", mode) == MOST
     await world.restart()
-    with pytest.raises(TooManyOpen, match="--max-open-creates of the hub"):
+    with pytest.raises(CallError, match=REFUSAL):
         await world.ask("CreateVolume", create("pvc-1", on("n1")), mode=mode)
     assert not world.holder("pvc-1")
 
@@ -52,7 +55,7 @@ async def test_creates_that_run_at_once_count_as_those_in_doubt(world: Placed, m
     await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
     gate.set_result((None, Status(Code.RESOURCE_EXHAUSTED)))
     ends = await asyncio.gather(*running, return_exceptions=True)
-    assert sum(isinstance(end, TooManyOpen) for end in ends) == MOST
+    assert sum(REFUSAL in str(end) for end in ends) == MOST
     world.make("n1")
     assert (await world.ask("CreateVolume", create("after", on("n1")), mode=mode)).status == OK
     assert not world.book.open

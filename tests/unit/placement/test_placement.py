@@ -9,20 +9,10 @@ from cloud.placement.decisions import Mode
 from cloud.placement.rules import SNAPSHOT, Thing
 from cloud.sources.source import Item
 from common.csi import csi_pb2 as csi
-from common.errors import (
-    FieldMissing,
-    IdConflict,
-    KnowledgeLost,
-    NodeOffline,
-    NoNodeFits,
-    NoPlace,
-    NoRoute,
-    NotWhole,
-    SeveralNodes,
-    SourceElsewhere,
-)
+from common.errors import CallError, KnowledgeLost, NodeOffline, NoNodeFits, NoPlace, NoRoute
 from common.objects import Ref, Stamp
 from common.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
+from common.status import Code
 from common.topology import NODE_SEGMENT
 from tests.kit.placed_nodes import DRIVER, OK, Placed, Placing, affinity, create, delete, on, record, report, volumes
 
@@ -83,8 +73,9 @@ async def test_a_call_goes_where_its_volume_is(world: Placed, method: str, reque
 
 async def test_a_copy_that_is_wanted_elsewhere_lets_the_scheduler_choose_again(world: Placed) -> None:
     await world.has_made("n2")
-    with pytest.raises(SourceElsewhere, match=r"volume vol-1 of driver d\.example is on edge node n2"):
+    with pytest.raises(CallError, match=r"volume vol-1 of driver d\.example is on edge node n2") as elsewhere:
         await world.ask("CreateVolume", create("pvc-2", on("n1"), source="vol-1"))
+    assert elsewhere.value.code is Code.RESOURCE_EXHAUSTED
     assert not world.holder("pvc-2")
 
 
@@ -109,8 +100,9 @@ async def test_volumes_on_several_nodes_are_no_group_even_if_the_node_of_another
         world.make(node, volume)
         await world.ask("CreateVolume", create(volume, on(node)))
     for asked in (["vol-1", "vol-2"], ["unknown", "vol-1", "vol-2"]):
-        with pytest.raises(SeveralNodes, match="volume vol-1 is on n1; volume vol-2 is on n2"):
+        with pytest.raises(CallError, match="volume vol-1 is on n1; volume vol-2 is on n2") as several:
             await world.ask(method, csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=asked))
+        assert several.value.code is Code.FAILED_PRECONDITION
     with pytest.raises(NoPlace, match="volume unknown"):
         await world.ask(method, csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=["unknown", "vol-1"]))
     assert not world.holder("CreateVolumeGroupSnapshot g")
@@ -119,8 +111,9 @@ async def test_volumes_on_several_nodes_are_no_group_even_if_the_node_of_another
 async def test_one_id_on_two_nodes_is_a_conflict_that_the_calls_node_or_an_operator_settles(world: Placed) -> None:
     for node in ("n1", "n2"):
         world.know(node, "lv-1", f"CreateVolume pvc-{node}")
-    with pytest.raises(IdConflict, match="volume lv-1 on several edge nodes"):
+    with pytest.raises(CallError, match="volume lv-1 on several edge nodes") as conflict:
         await world.ask("DeleteVolume", delete("lv-1"))
+    assert conflict.value.code is Code.FAILED_PRECONDITION
     asked = csi.ControllerPublishVolumeRequest(volume_id="lv-1", node_id="id-of-n2")
     assert (await world.ask("ControllerPublishVolume", asked)).node == "n2"
     await world.ask("DeleteVolume", delete("lv-1"), mode="", wanted="n1")
@@ -153,7 +146,7 @@ async def test_a_volume_that_was_made_elsewhere_than_its_persistent_volume_says_
 ) -> None:
     await world.has_made("n1")
     world.placement.affinity = affinity("n2", "n3", handle="vol-1")
-    with pytest.raises(IdConflict, match="n1; n2; n3"):
+    with pytest.raises(CallError, match="n1; n2; n3"):
         await world.ask("DeleteVolume", delete())
     world.placement.affinity = affinity("n9", handle="vol-1")  # a node that nobody knows rules out none
     expand = csi.ControllerExpandVolumeRequest(volume_id="vol-1")
@@ -272,7 +265,7 @@ async def test_two_nodes_of_one_node_id_are_named(placed: Placing) -> None:
 async def test_a_request_without_the_field_that_any_vendor_needs_goes_to_no_node(
     world: Placed, method: str, request_: object, field: str
 ) -> None:
-    with pytest.raises(FieldMissing, match=f"^{method} needs the field {field}, which is empty$"):
+    with pytest.raises(CallError, match=f"^{method} needs the field {field}, which is empty$"):
         await world.ask(method, request_)
     assert not world.calls
 
@@ -294,7 +287,7 @@ async def test_an_unknown_id_goes_to_the_only_node_unless_others_may_be_forgotte
 
 
 async def test_one_nodes_part_is_never_given_for_the_whole(world: Placed) -> None:
-    with pytest.raises(NotWhole, match="all 3 edge nodes"):
+    with pytest.raises(CallError, match="all 3 edge nodes"):
         await world.ask("Imagined")
 
 
