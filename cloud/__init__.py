@@ -34,7 +34,7 @@ The hub:
 * `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
 * `placement`, `election`: the node for each call; the node that serves a driver of many nodes.
 * `records`: what the hub must still know after it was killed.
-* `incarnation`, `earlier_volumes`: notices that records were lost, until an operator settles it.
+* `incarnation`: notices that records were lost, until an operator settles it.
 * `kinds`, `sources`: the kinds of objects that nodes need, and the two places that objects come from.
 * `sync`: objects to the nodes, facts from the nodes.
 * `sync_part`, `manifests_part`: the objects and facts of a hub; those of a hub with manifests.

@@ -22,56 +22,43 @@ from cloud.sources.source import Source
 _PAGE: Final = 250  # objects in one part of a list: they take the loop some ten milliseconds
 
 
-class ClusterReferences:
-    """Reads the references of a cluster."""
-
-    def __init__(self, api: Kube, source: Source) -> None:
-        self._api, self._source = api, source
-
-    async def read(self) -> References:
-        # A list that breaks off is not read: the next audit tries again.
-        found = References(waiting=await waiting_claims(self._source))
-        if not self._source.is_ready:
-            found.unread[VOLUME] = "the hub has not read all claims yet"
-        try:
-            async for bodies in self._pages(PERSISTENT_VOLUME):
-                for body in bodies:
-                    found.add(of_volume(body))
-        except KubeError as error:
-            found.unread[VOLUME] = f"the PersistentVolumes cannot be read: {error}"
-        try:
-            await self._add_snapshots(found)
-        except KubeError as error:
-            found.unread[SNAPSHOT] = _why_unread(CONTENT, error)
-            return found
-        try:
-            await self._add_groups(found)
-        except KubeError as error:
-            if not error.is_missing:  # a cluster without group snapshots
-                found.unread[SNAPSHOT] = _why_unread(GROUP_CONTENT, error)
-        return found
-
-    async def _add_snapshots(self, found: References) -> None:
-        async for bodies in self._pages(CONTENT):
+async def read_cluster(api: Kube, source: Source) -> References:
+    found = References(waiting=await waiting_claims(source))
+    if not source.is_ready:
+        found.unread[VOLUME] = "the hub has not read all claims yet"
+    # A list that breaks off is not read: the next audit tries again.
+    try:
+        async for bodies in _pages(api, PERSISTENT_VOLUME):
+            for body in bodies:
+                found.add(of_volume(body))
+    except KubeError as error:
+        found.unread[VOLUME] = f"the PersistentVolumes cannot be read: {error}"
+    kind = CONTENT
+    try:
+        async for bodies in _pages(api, CONTENT):
             for body in bodies:
                 found.add(of_content(body))
             found.waiting |= waiting_snapshots(bodies)
-
-    async def _add_groups(self, found: References) -> None:
-        async for bodies in self._pages(GROUP_CONTENT):
+        kind = GROUP_CONTENT
+        async for bodies in _pages(api, GROUP_CONTENT):
             for key, reference in (it for body in bodies for it in of_group(body)):
                 if key not in found.named:
                     found.add((key, reference))
             found.waiting |= waiting_groups(bodies)
+    except KubeError as error:
+        if kind == CONTENT or not error.is_missing:  # a cluster may have no group snapshots
+            found.unread[SNAPSHOT] = _why_unread(kind, error)
+    return found
 
-    async def _pages(self, kind: str) -> AsyncIterator[list[dict[str, Any]]]:
-        more = ""
-        while True:
-            page = await self._api.list(RESOURCES[kind], limit=_PAGE, more=more)
-            yield page.items
-            more = page.more
-            if not more:
-                return
+
+async def _pages(api: Kube, kind: str) -> AsyncIterator[list[dict[str, Any]]]:
+    more = ""
+    while True:
+        page = await api.list(RESOURCES[kind], limit=_PAGE, more=more)
+        yield page.items
+        more = page.more
+        if not more:
+            return
 
 
 def _why_unread(kind: str, error: KubeError) -> str:

@@ -169,19 +169,17 @@ class ProxyDriver(ServedByTasks):
 async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
     """Run a proxy driver until `stopping` is set, then drain it. Raises SettingsError."""
     async with contextlib.AsyncExitStack() as opened:
-        await _run(settings, stopping, opened)
-
-
-async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contextlib.AsyncExitStack) -> None:
-    metrics = Metrics()
-    cache = IdentityCache(settings.state_dir, settings.drivername)
-    if settings.http is not None:
-        http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (cache.known, "the driver is not known yet"))
-        opened.push_async_callback(asyncio.to_thread, http.close)
-    # Last, because it makes a file, and an earlier failure must leave none.
-    serving = await opened.enter_async_context(serve_sidecars(settings, cache, metrics))
-    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
-    async with supervised() as tasks:
+        metrics = Metrics()
+        cache = IdentityCache(settings.state_dir, settings.drivername)
+        if settings.http is not None:
+            http = HttpEndpoint(
+                settings.http, metrics=metrics, ready=lambda: (cache.known, "the driver is not known yet")
+            )
+            opened.push_async_callback(asyncio.to_thread, http.close)
+        # Last, because it makes a file, and an earlier failure must leave none.
+        serving = await opened.enter_async_context(serve_sidecars(settings, cache, metrics))
+        ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
+        tasks = await opened.enter_async_context(supervised())
         tasks.start(ends.follow(), name="certificate ends")
         serving.start(tasks)
         if (files := settings.tls_files()) is not None:

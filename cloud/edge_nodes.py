@@ -110,27 +110,14 @@ class _Node:
     replaced_soon: int = 0  # links in a row (`_SOON_S`)
 
 
-def _unreported(drivers: Iterable[str], visit: Visit | None) -> list[str]:
-    if visit is None or time.monotonic() - visit.began < _ASKED_S:
-        return []
-    return sorted(driver for driver in drivers if driver not in visit.told)
-
-
 class Nodes:
     """All edge nodes that the hub knows, connected or not."""
 
-    def __init__(
-        self,
-        records: Records,
-        judge: ReportJudge,
-        *,
-        max_nodes: int,
-    ) -> None:
-        # A known node is never refused for `max_nodes`.
+    def __init__(self, records: Records, judge: ReportJudge, *, max_nodes: int) -> None:
         self.leads: Callable[[], bool] = lambda: True
-        self._records = records
+        self.max_nodes = max_nodes  # of which a known one is never refused
+        self._records, self._judge = records, judge
         self._subscribers: list[Callable[[str, str], None]] = []
-        self.max_nodes = max_nodes
         self._nodes: dict[str, _Node] = {}
         self._by_driver: dict[str, set[str]] = {}
         self._connected = 0
@@ -144,10 +131,9 @@ class Nodes:
                 self._by_driver.setdefault(report.driver, set()).add(stored.name)
         records.watch(Kind.NODE, lambda key: self.record(*key))
         asyncio.get_running_loop().call_later(LONGEST_REDIAL_S, self._note_away, list(self._nodes))
-        self._judge = judge
         stored_reports = (report for node in self._nodes.values() for report in node.stored.reports)
-        self._judge.segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
-        self.judge_again()
+        judge.segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
+        self._judge_again(list(self._nodes.values()))
 
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
         """Call `changed` with driver and node whenever a report has changed, in the order of subscription."""
@@ -163,7 +149,12 @@ class Nodes:
         """Take the link of a node's agent. Returns the old link if it has replaced one. Raises HandshakeRefused."""
         node = self._nodes.get(hello.name)
         if node is None:
-            self._check_room(hello.name)
+            if len(self._nodes) >= self.max_nodes:
+                raise HandshakeRefused(
+                    Reason.FULL,
+                    f"the hub knows {len(self._nodes)} nodes, which is its limit (--max-nodes), and {hello.name} is a "
+                    f"new one; raise it, or run csi-bridge forget NODE for nodes that will not come back",
+                )
             node = self._nodes[hello.name] = _Node(StoredNode(hello.name), _now())
         if (live := node.visit or node.earlier) is not None:
             self._check_machine(node, live, hello, link)
@@ -190,25 +181,21 @@ class Nodes:
         self._take_rights(node, link)
         return old.link if old is not None else None
 
-    def disconnect(self, name: str, link: Link) -> bool:
-        """Returns False if another link of the node takes its calls."""
+    def disconnect(self, name: str, link: Link) -> None:
         node = self._nodes.get(name)
         if node is None:
-            return False
-        if node.earlier is not None and node.earlier.link is link:
-            node.earlier.ended = node.earlier.ended or time.time()
+            return
+        visit, earlier = node.visit, node.earlier
+        if earlier is not None and earlier.link is link:
+            earlier.ended = earlier.ended or time.time()
             node.earlier, node.left = None, _now()
-            return False
-        visit = node.visit
-        if visit is None or visit.link is not link:
-            return False
-        self._end(node, visit)
-        node.replaced_soon = 0
-        self._put(node, write=self.leads(), since=visit.ended, connected=False)
-        return True
+        elif visit is not None and visit.link is link:
+            self._end(node, visit)
+            node.replaced_soon = 0
+            self._put(node, write=self.leads(), since=visit.ended, connected=False)
 
     async def report(self, name: str, reports: Iterable[DriverReport]) -> None:
-        """Take the reports of a node's agent about its drivers.
+        """Take the reports of a node's agent about its drivers; one that it does not mention stays known.
 
         Returns when they count, or when the first attempt to write those of new drivers has failed: the agent's next
         ones wait for that. They go on if the caller leaves.
@@ -229,24 +216,20 @@ class Nodes:
 
     def not_taken(self, name: str, why: str) -> bool:
         """Note why the newest report does not count. Returns False if that is known already."""
-        visit = self._nodes[name].visit
+        visit = self._visit(name)
         if visit is None or visit.untaken == why:
             return False
         visit.untaken = why
         return True
 
     def tell_problems(self, name: str, problems: Sequence[str]) -> None:
-        # It counts while the node is connected.
-        if (visit := self._nodes[name].visit) is not None:
+        if (visit := self._visit(name)) is not None:
             visit.problems = problems
 
     def problems(self, name: str) -> Sequence[str] | None:
-        """None while the node is away."""
-        node = self._nodes.get(name)
-        return node.visit.problems if node is not None and node.visit is not None else None
-
-    def judge_again(self) -> None:
-        self._judge_again(list(self._nodes.values()))
+        """What a node's agent says must be solved there; None while the node is away."""
+        visit = self._visit(name)
+        return visit.problems if visit is not None else None
 
     def _judge_again(self, nodes: Iterable[_Node]) -> None:
         for node in nodes:
@@ -368,6 +351,10 @@ class Nodes:
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
+    def _visit(self, name: str) -> Visit | None:
+        node = self._nodes.get(name)
+        return node.visit if node is not None else None
+
     def knows(self, name: str, driver: str = "") -> bool:
         """Whether a node has ever connected, and has reported the driver if one is named."""
         return self.find_report(driver, name) is not None if driver else name in self._nodes
@@ -407,16 +394,14 @@ class Nodes:
         return refused.why if refused is not None else ""
 
     def is_connected(self, name: str) -> bool:
-        node = self._nodes.get(name)
-        return node is not None and node.visit is not None
+        return self._visit(name) is not None
 
     def connected_from(self, name: str) -> str:
         """The link of a node, such as ` (it is connected since … from …)`; empty if it is away."""
-        node = self._nodes.get(name)
-        if node is None or node.visit is None:
+        if (visit := self._visit(name)) is None:
             return ""
-        address = node.visit.link.peer_identity.address
-        return f" (it is connected since {timestamp(node.stored.since)} from {address})"
+        since = timestamp(self._nodes[name].stored.since)
+        return f" (it is connected since {since} from {visit.link.peer_identity.address})"
 
     def away_since(self, name: str) -> float | None:
         """In seconds since the epoch; None if the node is connected, or never was."""
@@ -440,8 +425,8 @@ class Nodes:
 
     def lease_s(self, name: str) -> int:
         """0 if the node is away or announces none."""
-        node = self._nodes.get(name)
-        return _lease_s(node.visit) if node is not None and node.visit is not None else 0
+        visit = self._visit(name)
+        return _lease_s(visit) if visit is not None else 0
 
     def machine(self, name: str) -> str:
         """The instance that was connected last; empty if the node is not known."""
@@ -527,14 +512,6 @@ class Nodes:
         if together < most and not has_room(own, together, most, sharers=len(node.stored.reports)):
             raise Overloaded(f"driver {driver} on edge node {name}", own, "--max-calls")
         return visit
-
-    def _check_room(self, name: str) -> None:
-        if len(self._nodes) >= self.max_nodes:
-            raise HandshakeRefused(
-                Reason.FULL,
-                f"the hub knows {len(self._nodes)} nodes, which is its limit (--max-nodes), and {name} is a new one; "
-                f"raise it, or run csi-bridge forget NODE for nodes that will not come back",
-            )
 
     def _check_machine(self, node: _Node, live: Visit, hello: Hello, link: Link) -> None:
         stored, name = node.stored, hello.name
@@ -637,6 +614,12 @@ def _shortened(refused: Mapping[str, Refused], counted: Collection[str]) -> dict
     return {driver: found for driver, found in refused.items() if driver in kept}
 
 
+def _unreported(drivers: Iterable[str], visit: Visit | None) -> list[str]:
+    if visit is None or time.monotonic() - visit.began < _ASKED_S:
+        return []
+    return sorted(driver for driver in drivers if driver not in visit.told)
+
+
 def _problems(node: _Node) -> list[str]:
     name, visit = node.stored.name, node.visit
     if visit is None:
@@ -650,15 +633,13 @@ def _problems(node: _Node) -> list[str]:
             f"the hub cannot store that edge node {name} has {drivers}, so the node gets no calls of it until the hub "
             f"can: {node.trouble}"
         )
-    return [*untaken, *(_too_long(driver, name) for driver in islice(bare, _MOST_REFUSED)), *said]
-
-
-def _too_long(driver: str, node: str) -> str:
-    return (
-        f"driver {driver} on edge node {node} describes itself in more than {MAX_DRIVER_BYTES} bytes, so the hub gets "
+    long = (
+        f"driver {driver} on edge node {name} describes itself in more than {MAX_DRIVER_BYTES} bytes, so the hub gets "
         f"its name alone, without topology and capabilities, and the CSINode may lack it; make the driver's answers "
         f"shorter, above all the manifest in GetPluginInfo, and restart it"
+        for driver in islice(bare, _MOST_REFUSED)
     )
+    return [*untaken, *long, *said]
 
 
 def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:

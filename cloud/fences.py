@@ -146,6 +146,7 @@ class Fences:
             elif self._is_settled(fence):
                 ended[node] = "it is back, and uses none of the volumes that it used before"
             elif fence.mark != _RETURNED:
+                # The record has the mark, too: the node's own record may still show the absence when the hub ends.
                 self._fences[node] = replace(fence, mark=_RETURNED)
                 self._records.put(self._change(node))
                 log.error("%s", self._warning(fence))

@@ -7,7 +7,6 @@ from cloud.absences import Absences
 from cloud.call import Calls
 from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
-from cloud.hub_pages import HubPages
 from cloud.hub_settings import HubSettings
 from cloud.incarnation import Incarnation
 from cloud.lapses import Lapses
@@ -48,9 +47,9 @@ class HubParts:
         segments: UniqueSegments,
         metrics: Metrics,
     ) -> None:
-        self.nodes = nodes
+        self.nodes, self.sync, self.trust, self.records, self.incarnation = nodes, sync, trust, records, incarnation
         self.placement = Placement(
-            self.nodes,
+            nodes,
             claims,
             offers=Offers(records, metrics),
             metrics=metrics,
@@ -61,13 +60,13 @@ class HubParts:
             rules=settings.election_rules,
             labels=sync.node_labels,
         )
-        changed = sync.tell_problems(self.nodes.problems)
-        self.reports = ReportStreams(self.nodes, self.placement, metrics, problems_changed=changed)
-        self.nodes.subscribe(lambda driver, _node: self.placement.changed(driver))
+        changed = sync.tell_problems(nodes.problems)
+        self.reports = ReportStreams(nodes, self.placement, metrics, problems_changed=changed)
+        nodes.subscribe(lambda driver, _node: self.placement.changed(driver))
         self.placement.elections.subscribe(self.reports.changed)
         self.placement.elections.announce(sync.elected)
 
-        absences = Absences(self.nodes, sync.mounts)
+        absences = Absences(nodes, sync.mounts)
         self.fences = Fences(
             records,
             absences,
@@ -79,14 +78,14 @@ class HubParts:
             sync.sole_use.begin(
                 absences.of, lambda node: self.fences.is_fenced(node) or sync.mounts.is_out_of_service(node)
             )
-        guard = MountGuard(self.nodes, sync.mounts, absences, self.fences, Lapses(self.nodes, sync.mounts))
-        calls, refusals = NodeCalls(knows=self.nodes.knows), Refusals()
-        metrics.oldest_calls = calls.slow
+        self.guard = MountGuard(nodes, sync.mounts, absences, self.fences, Lapses(nodes, sync.mounts))
+        self.calls, self.refusals = NodeCalls(knows=nodes.knows), Refusals()
+        metrics.oldest_calls = self.calls.slow
         self.orders = Orders(
-            self.nodes, self.placement, self.reports, sync.sync, trust, calls=calls, incarnation=incarnation
+            nodes, self.placement, self.reports, sync.sync, trust, calls=self.calls, incarnation=incarnation
         )
-        leaks = LeakAudit(self.nodes, self.placement, sync, grace_s=settings.audit_grace_s)
-        abandonment = Abandonment(self.nodes, self.placement, segments, trust.denials, sync)
+        leaks = LeakAudit(nodes, self.placement, sync, grace_s=settings.audit_grace_s)
+        abandonment = Abandonment(nodes, self.placement, segments, trust.denials, sync)
         self.orders.add(OwnStorage, abandonment.own_storage)
         self.orders.add(Abandon, abandonment.abandon)
         self.orders.add(Audit, leaks.order)
@@ -94,33 +93,18 @@ class HubParts:
         self.orders.add(Unfence, self.fences.unfence)
 
         self.hub = Hub(
-            self.nodes,
-            Calls(self.nodes, self.placement, calls, metrics, guard.check),
+            nodes,
+            Calls(nodes, self.placement, self.calls, metrics, self.guard.check),
             self.reports,
             self.orders,
             sync.sync,
             still_leads=records.still_leads,
             incarnation=incarnation,
             credentials=trust.credentials,
-            refusals=refusals,
+            refusals=self.refusals,
             metrics=metrics,
             insecure=settings.tls_cert is None,
         )
         trust.denials.on_change = self.hub.end_unfit
         show_first_ends(metrics, self.hub.peer_terms)
         self.ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
-        self.pages = HubPages(
-            self.hub,
-            self.nodes,
-            self.placement,
-            sync,
-            trust,
-            records=records,
-            incarnation=incarnation,
-            calls=calls,
-            refusals=refusals,
-            fences=self.fences,
-            guard=guard,
-            ends=self.ends,
-            settings=settings,
-        )

@@ -12,6 +12,7 @@ from cloud.admission import Role
 from cloud.csi_proxy_driver import Serving
 from cloud.driver_settings import MAX_CONNECTIONS
 from cloud.edge_nodes import Nodes
+from cloud.hub_pages import HubPages
 from cloud.hub_parts import HubParts
 from cloud.hub_settings import HubSettings
 from cloud.incarnation import SIGNED, Incarnation
@@ -114,7 +115,7 @@ async def _run(
     tasks.start(parts.ends.follow(), name="certificate ends")
     tasks.start(incarnation.follow(), name="epochs of the records")
     reach("lead.before-links")
-    await standby.lead(parts.hub, parts.pages.pages())
+    await standby.lead(parts.hub, HubPages(parts, settings).pages())
     reach("lead.after-links")
     if joins is not None:
         await joins.start()

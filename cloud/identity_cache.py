@@ -84,7 +84,7 @@ class IdentityCache:
 
         The first answer to a method is published at once; a changed answer after the proxy driver's next start.
         """
-        with self._updating:
+        with self._updating:  # the last report of an old link may still be on its way to the disk
             self._update(report)
 
     def _update(self, report: DriverReport) -> None:

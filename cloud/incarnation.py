@@ -23,13 +23,16 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from cloud.earlier_volumes import find_earlier
+from cloud.kinds.fields import Body
 from cloud.placement.claims import Claims
-from cloud.records.records import Body, Change, Key, Kind, Records
+from cloud.placement.rules import VOLUME, Thing
+from cloud.records.records import Change, Key, Kind, Records
 from cloud.sources.source import Source
 from common.database_writer import WriteFailed
 from common.errors import LeadershipLost, SettingsError, timestamp
+from common.node_selector import choices
 from common.objects import Ref
+from common.topology import NODE_SEGMENT
 
 log = logging.getLogger("csi_bridge.hub.incarnation")
 SIGNED: Final = b"csi-bridge mark of the records"  # the label of the key that signs marks
@@ -37,6 +40,7 @@ _KEY: Final = ("incarnation",)
 _MARK: Final = re.compile(r"([0-9a-f]{16}) (\d{1,11}) ([0-9a-f]*)", re.ASCII)
 _UNREAD: Final = "the hub's records are new, and it has not read all PersistentVolumes yet"
 
+_PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
 _EPOCH_S: Final = 3_600.0
 
 # A later epoch without a signature is invented. If the hub rose above that, its marks would be too long to be read.
@@ -125,7 +129,7 @@ class Incarnation:
             if self._state.checked or not (cluster is None or cluster.is_ready):
                 return
             self._unread, self._state = "", self._state._replace(checked=True)
-            if cluster is not None and (found := find_earlier(cluster, claims)):
+            if cluster is not None and (found := _find_earlier(cluster, claims)):
                 self._lose(found)
             self._records.put(_change(self._state))
             settled()
@@ -184,3 +188,32 @@ def _change(state: _State) -> Change:
 
 def _read(_key: Key, body: Body) -> _State:
     return _State(str(body["id"]), [int(it) for it in body["epochs"]], body["loss"], body["checked"], body["trusted"])
+
+
+def _find_earlier(cluster: Source, claims: Claims) -> str:
+    """A sentence about a PersistentVolume that an earlier hub of this cluster has made; empty if there is none.
+
+    A provisioner has made such a volume, and its nodeAffinity has the bridge's own segment. So a first install beside
+    static volumes, or in KubeEdge's place, finds none. A volume that this hub has made is none: until a cluster can be
+    read, an hour may go by.
+    """
+    for ref in sorted(cluster.refs("PersistentVolume"), key=lambda ref: ref.name):
+        body = cluster.body(ref)
+        if body is not None and (node := _own_segment(body)):
+            csi = body["spec"]["csi"]
+            if Thing(VOLUME, str(csi.get("volumeHandle", ""))) not in claims.book(csi["driver"]).ids:
+                return (
+                    f"the hub's records are new, but PersistentVolume {ref.name} of driver {csi['driver']} was made on "
+                    f"edge node {node}"
+                )
+    return ""
+
+
+def _own_segment(body: Body) -> str:
+    spec = body.get("spec") or {}
+    driver = (spec.get("csi") or {}).get("driver", "")
+    if not driver or (body["metadata"].get("annotations") or {}).get(_PROVISIONED_BY) != driver:
+        return ""
+    terms = ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
+    found = (value for term in terms for key, values in choices(term) if key == NODE_SEGMENT for value in values)
+    return next(found, "")

@@ -361,10 +361,7 @@ async def connect(
     kept = None
     if not (settings.proxy or getproxies_environment()):
         kept = KeptConnections(
-            settings.host,
-            client.rest_client.ssl_context,
-            server_name=settings.tls_server_name,
-            may_ask=may_ask,
+            settings.host, client.rest_client.ssl_context, server_name=settings.tls_server_name, may_ask=may_ask
         )
     try:
         yield Kube(client, credentials, kept, may_ask)

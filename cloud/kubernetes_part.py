@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cloud.cluster_references import ClusterReferences
+from cloud.cluster_references import read_cluster
 from cloud.kube import Body, connect, refuse_older
 from cloud.leadership import Leadership
 from cloud.mounts import Mounts
@@ -103,7 +104,7 @@ async def following(
                 volumes=lambda placed: report(cluster, table, placed),
                 facts=table.stored,
                 mounts=mounts,
-                references=ClusterReferences(kube, cluster),
+                references=partial(read_cluster, kube, cluster),
                 node_facts=table.node_facts,
                 settle_earlier=table.settle,
                 elected=ElectionEvents(cluster, events.add).add,

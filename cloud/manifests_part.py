@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from cloud.mounts import Mounts
 from cloud.node_rights import NodeRights
 from cloud.policy_problems import PolicyProblems
 from cloud.records.records import Records
-from cloud.references import SourceReferences
+from cloud.references import read_manifests
 from cloud.sole_use import SoleUse
 from cloud.sources.manifests.manifests import Manifests
 from cloud.sync.closures import Closures
@@ -23,12 +24,7 @@ from common.tasks import supervised
 
 @asynccontextmanager
 async def reading(
-    directory: Path,
-    state_dir: Path,
-    records: Records,
-    rights: NodeRights,
-    *,
-    fact_quota_bytes: int = FACT_QUOTA_BYTES,
+    directory: Path, state_dir: Path, records: Records, rights: NodeRights, *, fact_quota_bytes: int = FACT_QUOTA_BYTES
 ) -> AsyncIterator[SyncPart]:
     """Read a directory of manifests, and again at each change, until the block ends. Raises SettingsError.
 
@@ -50,7 +46,7 @@ async def reading(
             volumes=lambda placed: report(manifests, table, placed),
             facts=table.stored,
             mounts=mounts,
-            references=SourceReferences(manifests, manifests.problems),
+            references=partial(read_manifests, manifests, manifests.problems),
             node_facts=table.node_facts,
             settle_earlier=table.settle,
             sole_use=sole_use,

@@ -39,10 +39,6 @@ It raises OperatorRefused if the order cannot be carried out.
 _PIECE_BYTES = 32 * 1024  # A longer answer goes in several messages: no link refuses one of this size (`--max-message`)
 
 
-def _pieces(answer: bytes) -> list[bytes]:
-    return [answer[at : at + _PIECE_BYTES] for at in range(0, len(answer), _PIECE_BYTES)]
-
-
 class Orders:
     """Serves the orders of operators."""
 
@@ -65,7 +61,7 @@ class Orders:
         self._calls = calls
         self._incarnation = incarnation
         self._named: dict[str, tuple[type[Order], CarryOut[Any]]] = {}
-        self.add(Forget, self._let_forget)
+        self.add(Forget, self._forget)
         self.add(Trust, self._settle_losses)
         self.add(Deny, self._deny)
         self.add(Allow, self._allow)
@@ -87,7 +83,8 @@ class Orders:
             raise OperatorRefused(f"the order {name} is not carried out", str(error)) from error
         stream.detach()  # an operator who leaves does not cut it in the middle
         answer = await carry_out(arguments, stream.link.peer_identity.address)
-        *pieces, last = _pieces(await asyncio.to_thread(encode, answer))  # a long answer would hold up the loop
+        text = await asyncio.to_thread(encode, answer)  # a long answer would hold up the loop
+        *pieces, last = [text[at : at + _PIECE_BYTES] for at in range(0, len(text), _PIECE_BYTES)]
         for piece in pieces:
             await stream.send(piece)
         stream.end(Status(Code.OK, origin=Origin.HUB), last)
@@ -112,16 +109,9 @@ class Orders:
             raise OperatorRefused(f"{order.subject} is not allowed", "it is not denied")
         return Done(said=[line for line in said if line])
 
-    async def _let_forget(self, order: Forget, by: str) -> Done:
+    async def _forget(self, order: Forget, by: str) -> Done:
         node, driver = order.node, order.driver
         audit.add(Event.ORDER, who="operator", address=by, order="forget", node=node, driver=driver)
-        await self.forget(node, driver)
-        what = f"{f'driver {driver} of ' if driver else ''}edge node {node}"
-        log.warning("an operator let the hub forget %s", what)
-        return Done(said=[f"the hub has forgotten {what}"])
-
-    async def forget(self, node: str, driver: str = "") -> None:
-        """Forget a node, or one driver of it. Raises OperatorRefused, and PlacementNotKept if the disk still has it."""
         left = self._placement.claims.knows(node, driver) or (not driver and self._sync.knows(node))
         if self._nodes.knows(node, driver) or not left:  # else an earlier order failed halfway: go on there
             self._nodes.forget(node, driver)
@@ -129,15 +119,15 @@ class Orders:
         if not driver:
             self._calls.forget(node)
             if not self._nodes.knows(node):  # it may have come back by now, and tell new facts
-                await self._forget_facts(node)
-
-    async def _forget_facts(self, node: str) -> None:
-        try:
-            await self._sync.forget(node)
-        except OSError as error:
-            raise OperatorRefused(
-                f"edge node {node} is forgotten, but not its facts", f"its files cannot be removed: {error}"
-            ) from error
+                try:
+                    await self._sync.forget(node)
+                except OSError as error:
+                    raise OperatorRefused(
+                        f"edge node {node} is forgotten, but not its facts", f"its files cannot be removed: {error}"
+                    ) from error
+        what = f"{f'driver {driver} of ' if driver else ''}edge node {node}"
+        log.warning("an operator let the hub forget %s", what)
+        return Done(said=[f"the hub has forgotten {what}"])
 
     async def _settle_losses(self, _order: Trust, by: str) -> Done:
         audit.add(Event.ORDER, who="operator", address=by, order="trust")

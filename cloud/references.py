@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from cloud.kinds.fields import Body
 from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
@@ -64,30 +64,16 @@ class References:
             self.named.setdefault(found[0], []).append(found[1])
 
 
-class ReferenceReader(Protocol):
-    """Reads all references."""
-
-    async def read(self) -> References:
-        """Read all of them anew."""
-
-
-class SourceReferences:
-    """The references of a source that is up to date at any time: a directory of manifests."""
-
-    def __init__(self, source: Source, problems: Callable[[], list[str]]) -> None:
-        self._source, self._problems = source, problems
-
-    async def read(self) -> References:
-        # A file that cannot be read may hold a PersistentVolume.
-        found = References(unread={SNAPSHOT: "manifests have no VolumeSnapshotContents"}, is_in_files=True)
-        problems = self._problems()
-        if problems or not self._source.is_ready:
-            found.unread[VOLUME] = f"not all manifests are read: {next(iter(problems), 'there was none yet')}"
-            return found
-        async for _, body in _bodies(self._source, PERSISTENT_VOLUME):
-            found.add(of_volume(body))
-        found.waiting = await waiting_claims(self._source)
+async def read_manifests(source: Source, problems: Callable[[], list[str]]) -> References:
+    """The references of a directory of manifests, with its present problems in sentences."""
+    found = References(unread={SNAPSHOT: "manifests have no VolumeSnapshotContents"}, is_in_files=True)
+    if (flaws := problems()) or not source.is_ready:  # a file that cannot be read may hold a PersistentVolume
+        found.unread[VOLUME] = f"not all manifests are read: {next(iter(flaws), 'there was none yet')}"
         return found
+    async for _, body in _bodies(source, PERSISTENT_VOLUME):
+        found.add(of_volume(body))
+    found.waiting = await waiting_claims(source)
+    return found
 
 
 async def waiting_claims(source: Source) -> dict[str, str]:

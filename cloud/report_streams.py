@@ -11,14 +11,7 @@ from common.errors import KnowledgeLost, MessageTooLarge, NoRoute, NotCarried
 from common.link import Stream
 from common.logs import of_peer
 from common.metrics import Metrics
-from common.reports import (
-    MAX_REPORT_BYTES,
-    DriverReport,
-    decode_problems,
-    decode_reports,
-    encode_reports,
-    is_problems,
-)
+from common.reports import MAX_REPORT_BYTES, DriverReport, decode_problems, decode_reports, encode_reports, is_problems
 
 log = logging.getLogger("csi_bridge.hub")
 
@@ -52,13 +45,10 @@ class ReportStreams:
                 else:
                     await self._nodes.report(node, await _read_reports(message))
             except ValueError as error:
-                self._not_taken(node, str(error))
+                if self._nodes.not_taken(node, str(error)):
+                    log.warning("node %s sent an unreadable report: %s", node, error, extra=of_peer(f"edge {node}"))
+                    self._metrics.node_conflict("unreadable")
             self._problems_changed(node)  # also of an older agent, which tells none
-
-    def _not_taken(self, node: str, why: str) -> None:
-        if self._nodes.not_taken(node, why):
-            log.warning("node %s sent an unreadable report: %s", node, why, extra=of_peer(f"edge {node}"))
-            self._metrics.node_conflict("unreadable")
 
     async def serve_watch(self, stream: Stream) -> None:
         """Send a proxy driver the Identity and capabilities of its driver, now and at each change."""

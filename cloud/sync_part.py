@@ -10,7 +10,7 @@ from typing import Protocol
 from cloud import volume_report
 from cloud.election import Elected
 from cloud.mounts import Mounts, no_mounts
-from cloud.references import ReferenceReader
+from cloud.references import References
 from cloud.sole_use import SoleUse
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact
@@ -27,22 +27,17 @@ class Part(Protocol):
         """Problems, a sentence each."""
 
 
-Problems = Callable[[str], Sequence[str] | None]
-"""What a node's agent says must be solved there; None while the node is away."""
+Problems = Callable[[str], Sequence[str] | None]  # what must be solved at a node; None while it is away
 
 
 class NoSync:
     """Stands in for a `SyncServer` in a hub without a source: it sends nothing, and agents keep their facts."""
 
     async def serve_sync(self, stream: Stream, _node: str) -> None:
-        await _ignore(stream)
+        async for _ in stream:  # read and dropped, so that they do not pile up
+            pass
 
-    async def serve_facts(self, stream: Stream, _node: str) -> None:
-        """Acknowledge nothing."""
-        await _ignore(stream)
-
-    async def serve_observe(self, stream: Stream, _node: str) -> None:
-        await _ignore(stream)
+    serve_facts = serve_observe = serve_sync
 
     def knows(self, _node: str) -> bool:
         return False
@@ -54,38 +49,30 @@ class NoSync:
 Sync = SyncServer | NoSync  # the hub's ends of the sync streams
 
 
+async def _nothing(_node: str) -> None:
+    """A hub without facts has nothing to settle."""
+
+
 @dataclass(frozen=True, slots=True)
 class SyncPart:
-    """The objects and facts of a hub. By default it has neither.
-
-    Attributes:
-        source: the objects; None if the hub has no source.
-        sync: serves the agents' sync streams.
-        problems: returns the problems with objects and facts, a sentence each.
-        volumes: returns every volume that the hub knows, when given those that the placement knows
-            (`cloud.volume_report`).
-        facts: returns the facts of all nodes with their Events, or of one node if it gets a name.
-        mounts: says which nodes a volume is attached to, and which volumes each node uses.
-        references: reads the objects that name volumes and snapshots; None if the hub has no source.
-        node_facts: returns each node that has facts, with its fact about its Node if it has told one.
-        elected: tells the cluster of an election: the driver, and the result.
-        settle_earlier: forgets what earlier machines of a node had in use. Raises OSError if that cannot be written.
-        sole_use: stores which node has a volume that one node at a time may have; None if the hub has no source.
-        tell_problems: begins to tell the cluster of nodes' problems. Returns a function to call with the name of a node
-            whose problems may have changed.
-    """
+    """The objects and facts of a hub. By default it has neither."""
 
     source: Source | None = None
     sync: Sync = field(default_factory=NoSync)
-    problems: Callable[[], list[str]] = list
+    problems: Callable[[], list[str]] = list  # with objects and facts, a sentence each
+    # Every volume that the hub knows, when given those that the placement knows (`cloud.volume_report`).
     volumes: Callable[[volume_report.Placed], Iterable[VolumeStatus]] = volume_report.report_placed
+    # The facts of all nodes with their Events, or of one node if it gets a name.
     facts: Callable[[str], Iterable[tuple[str, Ref, Fact]]] = lambda _node: ()
     mounts: Mounts = field(default_factory=no_mounts)
-    references: ReferenceReader | None = None
+    references: Callable[[], Awaitable[References]] | None = None  # reads them all anew
+    # Each node that has facts, with its fact about its Node if it has told one.
     node_facts: Callable[[], Iterable[tuple[str, Fact | None]]] = lambda: ()
-    elected: Callable[[str, Elected], None] = lambda _driver, _elected: None
-    settle_earlier: Callable[[str], Awaitable[None]] = field(default_factory=lambda: _nothing)
+    elected: Callable[[str, Elected], None] = lambda _driver, _elected: None  # tells the cluster of a driver's election
+    settle_earlier: Callable[[str], Awaitable[None]] = _nothing  # what a node's earlier machines had in use; OSError
     sole_use: SoleUse | None = None
+    # Begins to tell the cluster of nodes' problems. Returns a function to call with the name of a node whose problems
+    # may have changed.
     tell_problems: Callable[[Problems], Callable[[str], None]] = lambda _problems: lambda _node: None
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
@@ -96,13 +83,3 @@ class SyncPart:
             return None
         body = self.source.body(Ref("Node", "", node))
         return (body["metadata"].get("labels") or {}) if body is not None else {}
-
-
-async def _nothing(_node: str) -> None:
-    """A hub without facts has nothing to settle."""
-
-
-async def _ignore(stream: Stream) -> None:
-    # So that they do not pile up.
-    async for _ in stream:
-        pass

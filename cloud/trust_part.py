@@ -25,10 +25,7 @@ class TrustPart:
         self.generations = Generations(store, metrics)
         self._authorities = Authorities(settings.tls_ca)
         self.credentials = Credentials(
-            self.denials,
-            self.generations,
-            self._authorities,
-            require_rights=settings.require_rights,
+            self.denials, self.generations, self._authorities, require_rights=settings.require_rights
         )
         self.tokens = Tokens(store)
 

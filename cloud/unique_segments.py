@@ -96,13 +96,8 @@ class UniqueSegments:
 
     def owners(self, term: Mapping[str, str]) -> set[str]:
         """The nodes that have the unique segments of a term of a topology."""
-        found = set()
-        for segment in term.items():
-            key, value = segment
-            owner = value if key == NODE_SEGMENT else self._owners.get(segment) if key in self._keys else None
-            if owner:
-                found.add(owner)
-        return found
+        owned = {self._owners.get(segment, "") for segment in self._unique(term)}
+        return (owned | {term.get(NODE_SEGMENT, "")}) - {""}
 
     def claim(self, node: str, driver: str, segments: Mapping[str, str]) -> bool:
         """Give a node those segments that are unique. Returns whether the caller has to write its record."""

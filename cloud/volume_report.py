@@ -144,15 +144,15 @@ def _wanted(source: Source, facts: FactTable) -> Mapping[tuple[str, str], list[t
             continue
         node = pods.node_of(body)
         fact = facts.of(node).get(ref)
-        told = _told(body, fact, claims)
+        told, others = _told(body, fact)
         for name, claim in claims.items():
-            state, why = told[name].state, told[name].reason
+            volume = told.get(name, others)
             use = _Use(
                 pods=[f"{ref.namespace}/{ref.name}"],
-                mounted=state is VolumeState.MOUNTED,
-                unknown=state is VolumeState.UNKNOWN,
+                mounted=volume.state is VolumeState.MOUNTED,
+                unknown=volume.state is VolumeState.UNKNOWN,
                 untold=fact is None,
-                error="" if state is VolumeState.MOUNTED else why,
+                error="" if volume.state is VolumeState.MOUNTED else volume.reason,
             )
             found[ref.namespace, claim].append((node, use))
     return found
@@ -163,28 +163,20 @@ def _claims(pod: Body) -> dict[str, str]:
     return dict(zip((it["name"] for it in volumes), pods.claim_names(pod), strict=True))
 
 
-def _told(pod: Body, fact: Fact | None, names: Iterable[str]) -> Mapping[str, ToldVolume]:
+def _told(pod: Body, fact: Fact | None) -> tuple[Mapping[str, ToldVolume], ToldVolume]:
+    """A pod's volumes by their names in the pod, as far as the node has told of each, and what holds for the others."""
     if fact is None or fact.body.get("metadata", {}).get("uid") != pod["metadata"].get("uid"):
         running = (pod.get("status") or {}).get("phase") == "Running"  # a kubelet starts no container without them
-        return _all(names, VolumeState.MOUNTED if running else VolumeState.WAITING)
-    told = read_volumes(fact.body["status"])
-    if told is None:
-        return _all(names, *_without_list(condition(fact.body["status"], MOUNTED)))
-    whole = told.get("")
-    return {name: told.get(name) or whole or ToldVolume(name, VolumeState.WAITING) for name in names}
-
-
-def _without_list(mounted: Mapping[str, Any]) -> tuple[VolumeState, str]:
-    # An older agent's fact has only one condition for all of them.
+        return {}, ToldVolume("", VolumeState.MOUNTED if running else VolumeState.WAITING)
+    waiting = ToldVolume("", VolumeState.WAITING)
+    if (told := read_volumes(fact.body["status"])) is not None:
+        return told, told.get("", waiting)
+    mounted = condition(fact.body["status"], MOUNTED)  # of all: the list did not fit into the fact
     if mounted.get("status") == "True":
-        return VolumeState.MOUNTED, ""
+        return {}, ToldVolume("", VolumeState.MOUNTED)
     if mounted.get("reason") == UNMOUNTED:
-        return VolumeState.WAITING, ""
-    return VolumeState.UNKNOWN, str(mounted.get("message") or "")
-
-
-def _all(names: Iterable[str], state: VolumeState, reason: str = "") -> Mapping[str, ToldVolume]:
-    return {name: ToldVolume(name, state, reason) for name in names}
+        return {}, waiting
+    return {}, ToldVolume("", VolumeState.UNKNOWN, str(mounted.get("message") or ""))
 
 
 class _Nodes:

@@ -145,7 +145,7 @@ class _OneAudit:
         if self._part.references is None:
             why = "the hub follows no PersistentVolumes; it was started without --kubeconfig and without --manifests"
             return References(unread={VOLUME: why, SNAPSHOT: why})
-        return await self._part.references.read()
+        return await self._part.references()
 
     def _fit(self, driver: str, handle: str) -> Fit:
         fleet, volumes = self._placement.fleet(driver), self._placement.affinity

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.process_options import HUB_OPTIONS
 from cloud.edge_nodes import Nodes
+from cloud.hub_pages import HubPages
 from cloud.hub_parts import HubParts
 from cloud.incarnation import Incarnation
 from cloud.placement.claims import Claims
@@ -60,7 +61,7 @@ class Hub:
             metrics=self.metrics,
         )
         self.hub, self.nodes, self.placement = parts.hub, parts.nodes, parts.placement
-        self.orders, self.pages = parts.orders, parts.pages
+        self.orders, self.calls, self.pages = parts.orders, parts.calls, HubPages(parts, self.settings)
         self.links: list[Link] = []
 
     async def come(

@@ -194,8 +194,8 @@ async def world(tmp_path: Path) -> AsyncIterator[Known]:
 async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: Known) -> None:
     await world.connected()
     other, _ = await world.links()
-    assert not world.nodes.disconnect("n1", other)
-    assert not world.nodes.disconnect("nobody", other)
+    world.nodes.disconnect("n1", other)
+    world.nodes.disconnect("nobody", other)
     assert world.nodes.connected == 1
 
 
@@ -368,10 +368,10 @@ async def test_a_second_link_beside_the_first_takes_the_new_calls_and_those_unde
     under_way.released(True)
     await settle()
     assert first.over
-    assert not world.nodes.disconnect("n1", first)
+    world.nodes.disconnect("n1", first)
     assert (world.described().connected, world.nodes.connected, world.since) == (True, 1, since)
     assert world.described().unreported == []
-    assert world.nodes.disconnect("n1", second)
+    world.nodes.disconnect("n1", second)
     assert (world.described().connected, world.nodes.connected) == (False, 0)
 
 
@@ -383,7 +383,7 @@ async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_aw
     under_way = world.ask()
     await settle()
     second, _ = await world.beside()
-    assert world.nodes.disconnect("n1", second)
+    world.nodes.disconnect("n1", second)
     with pytest.raises(NodeOffline):
         world.ask()
     with pytest.raises(OperatorRefused, match="it is connected"):
@@ -395,7 +395,7 @@ async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_aw
     gate.set()
     assert (await under_way.end)[0] == Status(Code.OK)
     world.nodes.disconnect("n1", first)
-    assert world.nodes.disconnect("n1", third)
+    world.nodes.disconnect("n1", third)
 
 
 async def test_an_agent_has_two_links_at_most(world: Known, caplog: pytest.LogCaptureFixture) -> None:

@@ -462,7 +462,7 @@ async def test_of_calls_for_nodes_that_nobody_knows_nothing_is_remembered(world:
     stream = operator.open(Kind.CALL, b"", subject=DRIVER, method=CREATE, node="made-up", call="c-1")
     assert await stream.receive() is None
     assert "edge node made-up has never connected" in stream.status.message
-    assert world.pages._calls.last_error("made-up") is None
+    assert world.calls.last_error("made-up") is None
 
 
 def refused(world: Hub) -> list[Refusal]:

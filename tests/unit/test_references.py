@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cloud.cluster_references import ClusterReferences
+from cloud.cluster_references import read_cluster
 from cloud.kube import KubeError
 from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
-from cloud.references import Reference, SourceReferences
+from cloud.references import Reference, read_manifests
 from cloud.sources.source import Item, Source
 from common.objects import Ref, Stamp
 from tests.kit.fake_api import FakeApi
@@ -61,7 +61,7 @@ async def test_a_cluster_is_read_anew_with_claims_and_snapshots() -> None:
     api.put({"kind": "PersistentVolume", "metadata": {"name": "nfs"}, "spec": {"nfs": {}}})
     for each in (content("made", handle="snap-1"), content("static", source="snap-2"), content("waits")):
         api.put(each)
-    found = await ClusterReferences(api, source(CLAIM, BOUND)).read()
+    found = await read_cluster(api, source(CLAIM, BOUND))
     assert found.unread == {}
     assert len(found.named) == 602
     assert found.named[D, Thing(VOLUME, "vol-7")] == [
@@ -90,7 +90,7 @@ async def test_a_persistent_volume_that_is_being_reclaimed_is_leaving(
         spec={**spec, "claimRef": {"namespace": "a", "name": "c"}},
         status={"phase": phase},
     )
-    found = await SourceReferences(source(body), list).read()
+    found = await read_manifests(source(body), list)
     ((reference,),) = found.named.values()
     assert (reference.is_leaving, reference.owner) == (is_leaving, "claim a/c")
 
@@ -112,7 +112,7 @@ async def test_a_group_refers_to_its_snapshots_until_their_contents_do_and_waits
     for each in (group_content("waits"), group_content("made", "s-1", "s-2"), group_content("static", given=("s-3",))):
         api.put(each)
     api.put(content("s-1", handle="s-1"))
-    found = await ClusterReferences(api, source()).read()
+    found = await read_cluster(api, source())
     assert found.unread == {}
     assert found.waiting == {"uid-of-waits": "group snapshot a/waits"}
     assert {thing.id: str(*references) for (_, thing), references in found.named.items()} == {
@@ -147,26 +147,26 @@ async def test_a_cluster_whose_snapshots_cannot_be_read_says_why_unless_it_has_n
 
     api = Api()
     api.put(pv("pv", "v"))
-    found = await ClusterReferences(api, source()).read()
+    found = await read_cluster(api, source())
     assert (found.unread, len(found.named)) == (unread, 1)
 
 
 async def test_a_cluster_whose_persistent_volumes_cannot_be_read_says_why() -> None:
     api = FakeApi()
     api.failures["list"] = [KubeError("list persistentvolumes", 0, "", "no answer")]
-    found = await ClusterReferences(api, source()).read()
+    found = await read_cluster(api, source())
     assert found.unread == {
         VOLUME: "the PersistentVolumes cannot be read: Kubernetes: list persistentvolumes: no answer"
     }
 
 
 async def test_a_cluster_whose_claims_are_not_read_yet_counts_as_not_read() -> None:
-    found = await ClusterReferences(FakeApi(), source(ready=False)).read()
+    found = await read_cluster(FakeApi(), source(ready=False))
     assert VOLUME in found.unread
 
 
 async def test_ten_thousand_manifests_leave_the_loop_its_turns() -> None:
-    reader = SourceReferences(source(*(pv(f"pv-{number}", f"vol-{number}") for number in range(10_000))), list)
+    objects = source(*(pv(f"pv-{number}", f"vol-{number}") for number in range(10_000)))
     turns = 0
 
     async def ticking() -> None:
@@ -176,13 +176,13 @@ async def test_ten_thousand_manifests_leave_the_loop_its_turns() -> None:
             await asyncio.sleep(0)
 
     ticker = asyncio.create_task(ticking())
-    assert len((await reader.read()).named) == 10_000
+    assert len((await read_manifests(objects, list)).named) == 10_000
     ticker.cancel()
     assert turns >= 40
 
 
 @pytest.mark.parametrize(("ready", "problems"), [(False, []), (True, ["web.yaml:3: no colon"])])
 async def test_manifests_that_are_not_all_good_count_as_not_read(ready: bool, problems: list[str]) -> None:
-    found = await SourceReferences(source(pv("pv", "v"), ready=ready), lambda: problems).read()
+    found = await read_manifests(source(pv("pv", "v"), ready=ready), lambda: problems)
     assert found.unread[VOLUME].startswith("not all manifests are read")
     assert found.named == {}

@@ -102,7 +102,7 @@ class Site:
         facts = [
             (node, Fact(Stamp("u", "1"), {"status": status}) if status else None) for node, status in self.told.items()
         ]
-        part = SyncPart(references=self if self.has_references else None, node_facts=lambda: facts)
+        part = SyncPart(references=self.read if self.has_references else None, node_facts=lambda: facts)
         return LeakAudit(self.world, self.world.placement, part, grace_s=GRACE_S, now=lambda: self.world.now, **more)
 
     async def audit(self, driver: str = "") -> Audited:
