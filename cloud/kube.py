@@ -415,6 +415,24 @@ async def find(kube: Kube, resource: Resource, name: str, namespace: str = "") -
         return None
 
 
+async def patch_found(kube: Kube, resource: Resource, found: Body, change: Body, *, subresource: str = "") -> Body:
+    """Merge a change into an object, and return it. Raises KubeError (409 Conflict if it is not as it was found)."""
+    # A merge patch replaces whole lists: the version keeps what another writer has added from being lost.
+    metadata = {"resourceVersion": found["metadata"]["resourceVersion"], **change.get("metadata", {})}
+    name, namespace = found["metadata"]["name"], found["metadata"].get("namespace", "")
+    return await kube.patch(resource, name, {**change, "metadata": metadata}, namespace, subresource=subresource)
+
+
+async def delete_found(kube: Kube, resource: Resource, found: Body, *, grace_s: int | None = None) -> None:
+    """Delete an object that was found, and no later one of its name. Raises KubeError."""
+    name, namespace = found["metadata"]["name"], found["metadata"].get("namespace", "")
+    try:
+        await kube.delete(resource, name, namespace, uid=found["metadata"]["uid"], grace_s=grace_s)
+    except KubeError as error:
+        if not error.is_missing:
+            raise
+
+
 def _trust_as_kubectl(context: ssl.SSLContext) -> None:
     """Trust the certificates that Go's crypto/x509 trusts. Python's defaults changed in 3.13, in both directions.
 

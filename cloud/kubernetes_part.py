@@ -23,7 +23,6 @@ from cloud.upsync import farewell, handover
 from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.csinode_writer import CSINodeWriter
 from cloud.upsync.election_events import ElectionEvents
-from cloud.upsync.event_queue import EventQueue
 from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
@@ -72,7 +71,7 @@ async def following(
             node_state=cluster.node_state,
             nodes_trouble=lambda: cluster.nodes_trouble,
         )
-        events = EventQueue(kube)
+        events = ElectionEvents(kube, cluster)
         sole_use, closures = SoleUse(table, mounts), Closures(cluster, rights)
         writers: dict[str, Writer] = {
             "Node": NodeWriter(kube, in_use, labels=labels, taints=taints),
@@ -107,7 +106,7 @@ async def following(
                 references=partial(read_cluster, kube, cluster),
                 node_facts=table.node_facts,
                 settle_earlier=table.settle,
-                elected=ElectionEvents(cluster, events.add).add,
+                elected=events.add,
                 sole_use=sole_use,
                 tell_problems=problems.begin,
             )

@@ -18,16 +18,16 @@ Rules:
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
-from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from cloud.abandon.own_storage import Handle, own_contents, own_groups, part
+from cloud.abandon.own_storage import Handle, own_contents, part
 from cloud.kinds.fields import Body as Part
 from cloud.kinds.pods import claim_names
-from cloud.kube import RESOURCES, Body, Kube, KubeError, Resource, find, may
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find, may, patch_found
+from cloud.upsync.event_writer import event
 from cloud.upsync.ownership import is_made
 from common.errors import BridgeError
 from common.operator_orders import MadeAlone, NodeStorage
@@ -74,15 +74,6 @@ class NodeInTheWay(BridgeError):
         super().__init__(f"edge node {node} is not abandoned: {_foreign(node)}")
 
 
-class _Cluster(NamedTuple):
-    """What the API server has of a node's own storage."""
-
-    volumes: list[Body]
-    groups: list[Part]
-    contents: list[Part]
-    attachments: list[Body]
-
-
 class ClusterRelease:
     """Releases a node's own storage in a cluster, one pass at a time."""
 
@@ -97,18 +88,23 @@ class ClusterRelease:
         node = await find(self._api, RESOURCES["Node"], self._node)
         if not is_dry and node is not None and not is_made(node):
             raise NodeInTheWay(self._node)
-        has = await self._read(known)
+        volumes, own_uids = await self._all("PersistentVolume"), frozenset(known.volumes)
+        own = [it for it in volumes if it["metadata"]["uid"] in own_uids]
+        others = [it for it in volumes if it["metadata"]["uid"] not in own_uids]
+        groups = own_contents(await self._any("VolumeGroupSnapshotContent"), own, others, _handles(known.groups))
+        contents = own_contents(await self._any("VolumeSnapshotContent"), own, others, _handles(known.snapshots))
+        attachments = await self._all("VolumeAttachment")
         steps = _Steps(self._api, self._node, is_dry=is_dry)
-        for content in has.groups:
+        for content in groups:
             await steps.release_snapshot("VolumeGroupSnapshot", content)
-        for content in has.contents:
+        for content in contents:
             await steps.release_snapshot("VolumeSnapshot", content)
         if node is not None:
             fate = (GOES, "the hub made it, and deletes it") if is_made(node) else (BLOCKS, _foreign(self._node))
             steps.note("Node", node, *fate)
         pods = await self._pods()
-        for volume in has.volumes:
-            await steps.release_volume(volume, pods, has.attachments)
+        for volume in own:
+            await steps.release_volume(volume, pods, attachments)
         return steps.found
 
     async def check(self, found: Iterable[Released]) -> None:
@@ -120,34 +116,25 @@ class ClusterRelease:
             texts = (f"{verb} {_plural(kind)}{there and f' in namespace {there}'}" for verb, kind, there in lacks)
             raise BridgeError(f"the user of --kubeconfig may not {', '.join(texts)}; nothing is changed")
 
-    async def _read(self, known: NodeStorage) -> _Cluster:
-        volumes, own_uids = await self._all(RESOURCES["PersistentVolume"]), frozenset(known.volumes)
-        own = [it for it in volumes if it["metadata"]["uid"] in own_uids]
-        others = [it for it in volumes if it["metadata"]["uid"] not in own_uids]
-        groups = own_groups(await self._any("VolumeGroupSnapshotContent"), own, others, _handles(known.groups))
-        contents = own_contents(await self._any("VolumeSnapshotContent"), own, others, _handles(known.snapshots))
-        return _Cluster(own, groups, contents, await self._all(RESOURCES["VolumeAttachment"]))
-
     async def _any(self, kind: str) -> list[Body]:
         try:
-            return await self._all(RESOURCES[kind])
+            return await self._all(kind)
         except KubeError as error:
             if not error.is_missing:
                 raise
             return []
 
-    async def _all(self, resource: Resource) -> list[Body]:
-        found, more = list[Body](), ""
-        while True:
-            page = await self._api.list(resource, limit=_PAGE, more=more)
-            found.extend(page.items)
-            more = page.more
-            if not more:
-                return found
+    async def _all(self, kind: str, selector: str = "") -> list[Body]:
+        page = await self._api.list(resource := replace(RESOURCES[kind], selector=selector), limit=_PAGE)
+        found = page.items
+        while page.more:
+            page = await self._api.list(resource, limit=_PAGE, more=page.more)
+            found += page.items
+        return found
 
     async def _pods(self) -> dict[tuple[str, str], list[Body]]:
         found: dict[tuple[str, str], list[Body]] = {}
-        for pod in await self._all(replace(RESOURCES["Pod"], selector=f"spec.nodeName={self._node}")):
+        for pod in await self._all("Pod", selector=f"spec.nodeName={self._node}"):
             for claim in claim_names(pod):
                 found.setdefault((pod["metadata"]["namespace"], claim), []).append(pod)
         return found
@@ -254,37 +241,28 @@ class _Steps:
         rest = [it for it in before if not it.startswith(_SIDECARS)]
         if rest == before or not found["metadata"].get("deletionTimestamp"):
             return False
-        change = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"], "finalizers": rest or None}}
-        return await _unless_changed(self._api.patch(resource, where[0], change, where[1])) and not rest
+        change: Body = {"metadata": {"finalizers": rest or None}}
+        return await _unless_changed(patch_found(self._api, resource, found, change)) and not rest
 
     async def _announce(self, kind: str, body: Part) -> None:
         """Write the Event of an object, once. An object whose namespace ends gets none."""
         if self._is_dry or (body["metadata"].get("deletionTimestamp") and kind != "Pod"):
             return
-        metadata = body["metadata"]
-        namespace, at = metadata.get("namespace", ""), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        digest = sha256(f"{kind} {metadata['uid']} {self._node}".encode()).hexdigest()[:16]
-        event: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"csi-bridge-abandoned.{digest}", "namespace": namespace or "default"},
-            "involvedObject": {
-                "kind": kind,
-                "apiVersion": RESOURCES[kind].group.removeprefix("apis/").removeprefix("api/"),
-                "name": metadata["name"],
-                "namespace": namespace,
-                "uid": metadata["uid"],
-            },
-            "type": "Warning",
-            "reason": _REASON,
-            "message": f"edge node {self._node} is gone for good: an operator releases the storage that only it had",
-            "source": {"component": "csi-bridge"},
-            "firstTimestamp": at,
-            "lastTimestamp": at,
-            "count": 1,
-        }
+        version = RESOURCES[kind].group.removeprefix("apis/").removeprefix("api/")
+        named = {name: body["metadata"].get(name, "") for name in ("name", "namespace", "uid")}
+        made = event(
+            {"kind": kind, "apiVersion": version, **named},
+            "csi-bridge-abandoned",
+            cause=(self._node,),
+            reason=_REASON,
+            text=f"edge node {self._node} is gone for good: an operator releases the storage that only it had",
+            at=time.time(),
+            kind="Warning",
+        )
         try:
-            await self._api.create(RESOURCES["Event"], event, namespace or "default")
+            await self._api.create(
+                RESOURCES["Event"], made | {"source": {"component": "csi-bridge"}}, made["metadata"]["namespace"]
+            )
         except KubeError as error:
             if error.code not in {403, 404, 409}:  # it is there, or its namespace ends
                 raise

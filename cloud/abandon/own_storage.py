@@ -33,43 +33,27 @@ def own_volumes(
     volumes: Iterable[Body], node: str, owner: Owner, elsewhere: Collection[Handle] = frozenset()
 ) -> list[Body]:
     """The PersistentVolumes of a node's own storage. Other nodes have made those `elsewhere`."""
-    found = [it for it in volumes if handle_of(it)[1] and handle_of(it) not in elsewhere]
+    found = [it for it in volumes if _handle_of(it)[1] and _handle_of(it) not in elsewhere]
     return [it for it in found if _is_tied(it, node, owner)]
 
 
 def own_contents(
     contents: Iterable[Body], own: Iterable[Body], others: Iterable[Body], made: Collection[Handle]
 ) -> list[Body]:
-    """The VolumeSnapshotContents of a node's own storage; `made` are the snapshots that it alone has made."""
-    handles, found = _handles_of(own, others), []
+    """The VolumeSnapshotContents or VolumeGroupSnapshotContents of a node's own storage; it alone has `made` these."""
+    handles, found = {_handle_of(it) for it in own} - {_handle_of(it) for it in others}, []
     for content in contents:
         driver, source = str(part(content, "spec").get("driver", "")), part(content, "spec", "source")
-        snapshot = part(content, "status").get("snapshotHandle") or source.get("snapshotHandle", "")
-        if (driver, source.get("volumeHandle", "")) in handles or (driver, snapshot) in made:
+        volumes = (source.get("volumeHandle", ""), *(source.get("volumeHandles") or ()))
+        told, given = part(content, "status"), {**source, **part(source, "groupSnapshotHandles")}
+        names = ("snapshotHandle", "volumeGroupSnapshotHandle")
+        thing = next((its[name] for its in (told, given) for name in names if its.get(name)), "")
+        if any((driver, volume) in handles for volume in volumes) or (driver, thing) in made:
             found.append(content)
     return found
 
 
-def own_groups(
-    contents: Iterable[Body], own: Iterable[Body], others: Iterable[Body], made: Collection[Handle]
-) -> list[Body]:
-    handles, found = _handles_of(own, others), []
-    for content in contents:
-        driver, source = str(part(content, "spec").get("driver", "")), part(content, "spec", "source")
-        given = part(source, "groupSnapshotHandles")
-        told = part(content, "status").get("volumeGroupSnapshotHandle")
-        group = told or given.get("volumeGroupSnapshotHandle", "")
-        volumes = source.get("volumeHandles") or ()
-        if any((driver, volume) in handles for volume in volumes) or (driver, group) in made:
-            found.append(content)
-    return found
-
-
-def _handles_of(own: Iterable[Body], others: Iterable[Body]) -> set[Handle]:
-    return {handle_of(it) for it in own} - {handle_of(it) for it in others}
-
-
-def handle_of(volume: Body) -> Handle:
+def _handle_of(volume: Body) -> Handle:
     """Driver and handle of a PersistentVolume; empty ones if it is not of a CSI driver."""
     csi = part(volume, "spec", "csi")
     return str(csi.get("driver", "")), str(csi.get("volumeHandle", ""))
@@ -77,7 +61,7 @@ def handle_of(volume: Body) -> Handle:
 
 def _is_tied(volume: Body, node: str, owner: Owner) -> bool:
     """Whether each term of its nodeAffinity requires a segment of this node alone."""
-    driver = handle_of(volume)[0]
+    driver = _handle_of(volume)[0]
     terms = part(volume, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or ()
     return bool(terms) and all(
         any(values and all(owner(driver, key, value) == node for value in values) for key, values in choices(term))

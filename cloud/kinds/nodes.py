@@ -55,6 +55,19 @@ def read_ids(text: str) -> dict[str, str] | None:
     return ids if isinstance(ids, dict) and all(isinstance(it, str) for it in ids.values()) else None
 
 
+def condition_of(node: Body, kind: str) -> Body:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return next((it for it in conditions if it["type"] == kind), {})
+
+
+def conditions_with(node: Body, new: Body, *, at: str) -> list[Body]:
+    """A Node's conditions with a new one. It keeps the time of its last transition while its status stays."""
+    old = condition_of(node, new["type"])
+    since = old.get("lastTransitionTime", at) if old.get("status") == new["status"] else at
+    others = [it for it in (node.get("status") or {}).get("conditions") or () if it["type"] != new["type"]]
+    return [*others, {**new, "lastHeartbeatTime": at, "lastTransitionTime": since}]
+
+
 def state_of(fields: Fields) -> NodeState:
     """The state of an untrimmed Node. Raises FieldError."""
     status = fields.part("status")

@@ -11,7 +11,6 @@ Read in this order:
 * `handover`, `farewell`: removes the hub's marks when a kubelet takes a node over; deletes the hub's objects of a node
   that is gone for good.
 * `written_facts`: puts the writers together.
-* `event_queue`: writes the Events that the hub itself makes.
 * `election_events`: tells of elections of serving nodes.
 * `node_problems`: tells what agents say must be solved on their nodes.
 """

@@ -14,7 +14,7 @@ It writes as the kubelet does (docs/csi-contract.md#expansion-on-the-node), by r
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, Kube, KubeError
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find, patch_found
 from cloud.sync.closures import Closures
 from cloud.upsync.writer import Writer
 from common.objects import Ref
@@ -41,7 +41,8 @@ class ClaimWriter(Writer):
     """Writes the nodes' facts about claims."""
 
     def __init__(self, api: Kube, closures: Closures) -> None:
-        self._api, self._closures = api, closures
+        super().__init__(api)
+        self._closures = closures
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
         if fact is None:
@@ -50,18 +51,11 @@ class ClaimWriter(Writer):
             if not self._closures.is_ready:
                 raise KubeError(f"patch {ref}", 0, "", "it is not known yet which node's pods use it")
             return
-        try:
-            claim = await self._api.get(_CLAIMS, ref.name, ref.namespace)
-        except KubeError as error:
-            if error.is_missing:
-                return
-            raise
-        if not _is_about(fact, claim):
+        claim = await find(self._api, _CLAIMS, ref.name, ref.namespace)
+        if claim is None or not _is_about(fact, claim):
             return
         if change := _change(claim.get("status") or {}, fact["status"]):
-            version = {"resourceVersion": claim["metadata"]["resourceVersion"]}
-            patch = {"metadata": version, "status": change}
-            await self._api.patch(_CLAIMS, ref.name, patch, ref.namespace, subresource="status")
+            await patch_found(self._api, _CLAIMS, claim, {"status": change}, subresource="status")
 
 
 def _is_about(fact: Body, claim: Body) -> bool:

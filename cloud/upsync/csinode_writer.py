@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find, patch_found
 from cloud.upsync.ownership import HUB, MADE_BY, remember_drivers, written_drivers
 from cloud.upsync.writer import Writer
 from common.objects import Ref
@@ -33,7 +33,8 @@ class CSINodeWriter(Writer):
     """Writes the nodes' facts about their drivers."""
 
     def __init__(self, api: Kube, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._api, self._now = api, now
+        super().__init__(api)
+        self._now = now
         self._missed: dict[str, dict[str, float]] = {}
         """For each node, the unreported drivers that have entries, with the time since when."""
 
@@ -88,7 +89,7 @@ class CSINodeWriter(Writer):
         if any(it["uid"] == uid for it in references):
             return found
         others = [it for it in references if it["kind"] != "Node"]  # a deleted owner would take the CSINode along
-        return await self._patch(found, {"ownerReferences": [*others, reference]}, {})
+        return await patch_found(self._api, _CSI_NODES, found, {"metadata": {"ownerReferences": [*others, reference]}})
 
     async def _write_entry(self, found: Body, entry: Body) -> Body:
         name = entry["name"]
@@ -113,12 +114,8 @@ class CSINodeWriter(Writer):
         if added is not None:
             entries.append(added)
             ours.add(added["name"])
-        return await self._patch(found, {"annotations": remember_drivers(ours)}, {"spec": {"drivers": entries}})
-
-    async def _patch(self, found: Body, metadata: Body, change: Body) -> Body:
-        """Change the CSINode, if it is still the found one."""
-        name, version = found["metadata"]["name"], found["metadata"]["resourceVersion"]
-        return await self._api.patch(_CSI_NODES, name, {"metadata": {"resourceVersion": version, **metadata}, **change})
+        change = {"metadata": {"annotations": remember_drivers(ours)}, "spec": {"drivers": entries}}
+        return await patch_found(self._api, _CSI_NODES, found, change)
 
 
 def _entries(found: Body) -> list[Body]:

@@ -1,31 +1,52 @@
 """Election events: an Event for each election of a serving node, on the driver's CSIDriver and on the node's Node.
 
-`kubectl describe` shows an Event only at an object that exists. So each of the two gets one if it exists.
+Rules:
+
+* `kubectl describe` shows an Event only at an object that exists. So each of the two gets one if it exists.
+* A failed write is tried again, without end. Of many that wait, as in an outage, the newest ones are kept.
+* An Event that the API server refuses for good is dropped.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from cloud.election import FIRST, Elected
-from cloud.kube import Body
+from cloud.kube import Body, Kube
 from cloud.sources.source import Source
-from cloud.upsync.event_queue import event
+from cloud.upsync.event_writer import event, write_event
+from cloud.upsync.write_queue import WriteQueue
 from common.objects import Ref
 
 ELECTED: Final = "NodeElected"
 TOOK_OVER: Final = "NodeTookOver"
 """The reasons of the first election of a driver, and of any other one."""
 
+_MOST: Final = 100
+"""Events that wait. They are rare: an election takes a second at least, so a hub with several drivers may hold some."""
+
 
 class ElectionEvents:
-    """Makes the Events of elections."""
+    """The Events of elections on their way to the API server. `add` from the loop; `close` ends it."""
 
-    def __init__(self, source: Source, write: Callable[[Body], None]) -> None:
-        self._source, self._write = source, write
+    def __init__(self, api: Kube, source: Source) -> None:
+        self._api, self._source = api, source
+        self._waiting: dict[str, Body] = {}
+        self._queue: WriteQueue[str] = WriteQueue(self._write)
+        self.problems, self.close = self._queue.problems, self._queue.close
 
     def add(self, driver: str, elected: Elected) -> None:
         for body in self._events(driver, elected):
-            self._write(body)
+            name = body["metadata"]["name"]
+            self._waiting[name] = body
+            self._queue.add(name)
+        while len(self._waiting) > _MOST:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            self._queue.discard(oldest)
+
+    async def _write(self, name: str) -> None:
+        await write_event(self._api, self._waiting[name])
+        del self._waiting[name]
 
     def _events(self, driver: str, elected: Elected) -> Iterator[Body]:
         node = self._reference("Node", "v1", elected.node)

@@ -1,4 +1,4 @@
-"""An event writer: writes the nodes' Events, one for each cause.
+"""An event writer: writes the nodes' Events, one for each cause; and the Events that the hub itself makes.
 
 Rules:
 
@@ -11,11 +11,14 @@ Rules:
 """
 
 import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, Kube, KubeError
+from cloud.kube import RESOURCES, Body, Kube, KubeError, patch_found
 from cloud.upsync.writer import Writer
+from common.errors import timestamp
 from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.upsync")
@@ -31,12 +34,15 @@ _SAME: Final = ("reason", "message", "type", "reportingComponent", "reportingIns
 _ENDING: Final = "being terminated"
 """The API server's words for a namespace in which nothing can be created any more (NamespaceLifecycle)."""
 
+_MOST_CHARS: Final = 1024
+"""Of an Event's message (kubernetes pkg/apis/core/validation/events.go)."""
+
+_NAMESPACE: Final = "default"
+"""Of the Events of objects that belong to no namespace (the same file)."""
+
 
 class EventWriter(Writer):
     """Writes the nodes' events."""
-
-    def __init__(self, api: Kube) -> None:
-        self._api = api
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
         if fact is None:
@@ -44,7 +50,7 @@ class EventWriter(Writer):
         try:
             await self._put(ref, _event(node, ref, fact))
         except KubeError as error:
-            if not is_void(error):
+            if not _is_void(error):
                 raise
             log.info("an event of node %s is dropped: %s", node, error)
 
@@ -67,8 +73,7 @@ class EventWriter(Writer):
         if _time(told) > _time(found):
             change["lastTimestamp"] = told["lastTimestamp"]
         if change:
-            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-            await self._api.patch(_EVENTS, ref.name, {"metadata": version, **change}, ref.namespace)
+            await patch_found(self._api, _EVENTS, found, change)
 
 
 def _event(node: str, ref: Ref, fact: Body) -> Body:
@@ -90,7 +95,7 @@ def _is_same(found: Body, told: Body) -> bool:
     return all((found.get(name) or "") == (told.get(name) or "") for name in _SAME)
 
 
-def is_void(error: KubeError) -> bool:
+def _is_void(error: KubeError) -> bool:
     """Whether the same event can never be written."""
     return error.code in {400, 404, 422} or (error.code == 403 and _ENDING in str(error))
 
@@ -102,3 +107,37 @@ def _time(event: Body) -> datetime:
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
     return last if last.tzinfo is not None else last.replace(tzinfo=UTC)
+
+
+def event(about: Body, name: str, *, cause: Iterable[object], reason: str, text: str, at: float, kind: str) -> Body:
+    """An Event about an object: `about` has its kind, apiVersion, name, uid, and namespace if it has one.
+
+    An Event of the same cause about the same object has the same name, which begins with `name`. `at` is in seconds
+    since the epoch, `kind` is Normal or Warning.
+    """
+    time = timestamp(at)
+    digest = sha256(" ".join(map(str, (about["kind"], about["uid"], *cause))).encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.{digest}", "namespace": about.get("namespace") or _NAMESPACE},
+        "involvedObject": about,
+        "type": kind,
+        "reason": reason,
+        "message": text[:_MOST_CHARS],
+        "source": {"component": "csi-bridge-hub"},
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }
+
+
+async def write_event(api: Kube, body: Body) -> None:
+    """Write an Event, unless it is there or can never be written. Raises KubeError; try again."""
+    try:
+        await api.create(_EVENTS, body, body["metadata"]["namespace"])
+    except KubeError as error:
+        if error.reason != "AlreadyExists":
+            if not _is_void(error):
+                raise
+            log.info("an event of the hub is dropped: %s", error)

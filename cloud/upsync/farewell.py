@@ -11,7 +11,7 @@ Rules:
 from typing import Final
 
 from cloud.kinds.nodes import PROBLEM
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find
+from cloud.kube import RESOURCES, Body, delete_found, find, patch_found
 from cloud.upsync.ownership import is_made
 from cloud.upsync.writer import Writer
 from common.objects import Ref
@@ -25,30 +25,12 @@ _NODES: Final = RESOURCES["Node"]
 class Farewell(Writer):
     """Deletes the Nodes of nodes that are gone for good."""
 
-    def __init__(self, api: Kube) -> None:
-        self._api = api
-
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
         found = await find(self._api, _NODES, node)
-        if found is None:
-            return
-        if not is_made(found):
-            await self._remove_condition(node, found)
-            return
-        try:
-            await self._api.delete(_NODES, node, uid=found["metadata"]["uid"])
-        except KubeError as error:
-            if not error.is_missing:
-                raise
-
-    async def _remove_condition(self, node: str, found: Body) -> None:
-        conditions = (found.get("status") or {}).get("conditions") or []
-        kept = [it for it in conditions if it["type"] != PROBLEM]
-        if kept != conditions:
-            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-            change: Body = {"metadata": version, "status": {"conditions": kept}}
-            await self._api.patch(_NODES, node, change, subresource="status")
-
-    def problems(self) -> list[str]:
-        """No problems."""
-        return []
+        if found is not None and is_made(found):
+            await delete_found(self._api, _NODES, found)
+        elif found is not None:
+            conditions = (found.get("status") or {}).get("conditions") or []
+            kept = [it for it in conditions if it["type"] != PROBLEM]
+            if kept != conditions:
+                await patch_found(self._api, _NODES, found, {"status": {"conditions": kept}}, subresource="status")

@@ -13,7 +13,7 @@ Rules:
 
 from typing import Final
 
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find
+from cloud.kube import RESOURCES, Body, KubeError, find, patch_found
 from cloud.node_marks import AGENT, EDGE
 from cloud.upsync.ownership import LEASES, is_made, unmarked
 from cloud.upsync.writer import Writer
@@ -26,19 +26,15 @@ KIND: Final = "Kubelet"
 class HandOver(Writer):
     """Hands nodes over to their kubelets."""
 
-    def __init__(self, api: Kube) -> None:
-        self._api = api
-
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
         for kind, namespace in (("Node", ""), ("CSINode", ""), ("Lease", LEASES)):
             found = await find(self._api, RESOURCES[kind], node, namespace)
             if found is not None and (marks := unmarked(found)):
-                version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-                change: Body = {"metadata": {**version, "annotations": marks}}
+                change: Body = {"metadata": {"annotations": marks}}
                 if kind == "Node" and is_made(found):
                     _check_kubelet(node, found)
                     _open(found, change)
-                await self._api.patch(RESOURCES[kind], node, change, namespace)
+                await patch_found(self._api, RESOURCES[kind], found, change)
 
 
 def _check_kubelet(node: str, found: Body) -> None:

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find
+from cloud.kinds.nodes import condition_of, conditions_with
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find, patch_found
 from cloud.upsync.ownership import HUB, LEASES, MADE_BY, is_made
 from common.backoff import Backoff
 from common.errors import timestamp
@@ -170,7 +171,7 @@ class Heartbeats:
         heart.look_at = math.inf  # a doubt that comes from now on sets another look: the answer may be older
         if (found := await self._find(node, heart)) is None:
             return False
-        heart.look_at = min(heart.look_at, self._now() + await self._tell_ready(node, found))
+        heart.look_at = min(heart.look_at, self._now() + await self._tell_ready(found))
         return True
 
     async def _find(self, node: str, heart: _Heart) -> Body | None:
@@ -222,30 +223,21 @@ class Heartbeats:
 
     # ---- the condition -----------------------------------------------------------------------------------------------
 
-    async def _tell_ready(self, node: str, found: Body) -> float:
+    async def _tell_ready(self, found: Body) -> float:
         """Write the condition, unless it is there and recent. Returns the seconds until the next write."""
-        conditions = (found.get("status") or {}).get("conditions") or []
-        old: Body = next((it for it in conditions if it["type"] == "Ready"), {})
-        was_ready = old.get("status") == "True"
+        old = condition_of(found, "Ready")
         age_s = self._wall() - _seconds(old.get("lastHeartbeatTime"))
-        if was_ready and 0 <= age_s < _STATUS_S:
+        if old.get("status") == "True" and 0 <= age_s < _STATUS_S:
             return _STATUS_S - age_s
-        now = timestamp(self._wall())
         ready = {
             "type": "Ready",
             "status": "True",
             "reason": "AgentConnected",
             "message": "the agent of CSI Bridge is connected to its hub",
-            "lastHeartbeatTime": now,
-            "lastTransitionTime": old.get("lastTransitionTime", now) if was_ready else now,
         }
-        others = [it for it in conditions if it["type"] != "Ready"]
-        # A merge patch replaces the whole list: the version keeps conditions of other writers from being lost.
-        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        change = {"conditions": conditions_with(found, ready, at=timestamp(self._wall()))}
         await self._turn()
-        await self._api.patch(
-            _NODES, node, {"metadata": version, "status": {"conditions": [*others, ready]}}, subresource="status"
-        )
+        await patch_found(self._api, _NODES, found, {"status": change}, subresource="status")
         return _STATUS_S
 
     # ---- all nodes ---------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from cloud.kinds.nodes import PROBLEM, NodeState
+from cloud.kinds.nodes import PROBLEM, NodeState, condition_of, conditions_with
 from cloud.kinds.pods import claim_names, inline_drivers
-from cloud.kube import RESOURCES, Body, Kube, find
+from cloud.kube import RESOURCES, Body, Kube, find, patch_found
 from cloud.sources.source import Source
-from cloud.upsync.event_queue import event, write
+from cloud.upsync.event_writer import event, write_event
 from cloud.upsync.write_queue import WriteQueue
 from common.errors import timestamp
 from common.objects import Ref
@@ -56,17 +56,12 @@ class NodeProblems:
         self._told: dict[str, dict[tuple[str, str], float]] = {}
         """By node: the UIDs of pods with an Event, its text, and when it was written."""
         self._queue: WriteQueue[str] = WriteQueue(self._write)
+        self.problems, self.close = self._queue.problems, self._queue.close
 
     def begin(self, problems: Callable[[str], Sequence[str] | None]) -> Callable[[str], None]:
         """`problems` returns None for a node that is away. Returns what to call when a node's may have changed."""
         self._problems = problems
         return self._queue.add
-
-    def problems(self) -> list[str]:
-        return self._queue.problems()
-
-    async def close(self) -> None:
-        await self._queue.close()
 
     async def _write(self, node: str) -> float | None:
         if (wait_s := self._next.get(node, 0.0) - self._now()) > 0:
@@ -84,7 +79,7 @@ class NodeProblems:
         self._told[node] = {it: at for it, at in told.items() if it[1] == text and now - at < _EVENTS_LAST_S}
         for pod in islice(self._waiting_pods(node), _MOST_PODS):
             if (key := (pod["uid"], text)) not in self._told[node]:
-                await write(self._api, _event(pod, node, text))
+                await write_event(self._api, _event(pod, node, text))
                 self._told[node][key] = now
         self._next[node] = self._now() + _PAUSE_S
         return _PAUSE_S
@@ -95,26 +90,13 @@ class NodeProblems:
             return
         if (found := await find(self._api, _NODES, node)) is None:
             return
-        conditions = (found.get("status") or {}).get("conditions") or []
-        old: Body = next((it for it in conditions if it["type"] == PROBLEM), {})
-        status = "True" if problem else "False"
+        old, status = condition_of(found, PROBLEM), "True" if problem else "False"
         if not (problem or old) or (old.get("status"), old.get("message", "")) == (status, problem):
             return
-        at = timestamp(time.time())
-        condition = {
-            "type": PROBLEM,
-            "status": status,
-            "reason": "AgentToldProblems" if problem else "NoProblem",
-            "message": problem,
-            "lastHeartbeatTime": at,
-            "lastTransitionTime": old.get("lastTransitionTime", at) if old.get("status") == status else at,
-        }
-        # A merge patch replaces the whole list: the version keeps conditions of other writers from being lost.
-        change: Body = {
-            "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
-            "status": {"conditions": [*(it for it in conditions if it["type"] != PROBLEM), condition]},
-        }
-        await self._api.patch(_NODES, node, change, subresource="status")
+        reason = "AgentToldProblems" if problem else "NoProblem"
+        new = {"type": PROBLEM, "status": status, "reason": reason, "message": problem}
+        change = {"conditions": conditions_with(found, new, at=timestamp(time.time()))}
+        await patch_found(self._api, _NODES, found, {"status": change}, subresource="status")
 
     def _waiting_pods(self, node: str) -> Iterator[Body]:
         for ref in self._pods(node):
@@ -122,13 +104,8 @@ class NodeProblems:
             if body is None or (body.get("status") or {}).get("phase") not in {None, "Pending"}:
                 continue
             if claim_names(body) or inline_drivers(body):
-                yield {
-                    "kind": "Pod",
-                    "apiVersion": "v1",
-                    "namespace": ref.namespace,
-                    "name": ref.name,
-                    "uid": body["metadata"].get("uid", ""),
-                }
+                named = {"namespace": ref.namespace, "name": ref.name, "uid": body["metadata"].get("uid", "")}
+                yield {"kind": "Pod", "apiVersion": "v1", **named}
 
 
 def _event(pod: Body, node: str, problems: str) -> Body:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cloud.kinds.nodes import NODE_IDS, read_ids
-from cloud.kube import RESOURCES, Body, Kube, find
+from cloud.kube import RESOURCES, Body, Kube, find, patch_found
 from cloud.node_marks import is_reserved
 from cloud.upsync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, is_made, remember_drivers, written_drivers
@@ -51,12 +51,11 @@ class NodeWriter(Writer):
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Body] = (),
     ) -> None:
-        self._api, self._in_use = api, in_use
-        self._labels, self._taints = labels or {}, taints
-        self._problems: dict[str, list[str]] = {}
+        super().__init__(api)
+        self._in_use, self._labels, self._taints = in_use, labels or {}, taints
 
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
-        self._problems.pop(node, None)
+        self._problems.pop((node, ref), None)
         if fact is not None:
             self._in_use.begin(node, _in_use(fact))
         found = await find(self._api, _NODES, ref.name)
@@ -68,19 +67,11 @@ class NodeWriter(Writer):
             found = await self._write_in_use(node, found, fact)
         change = _Change(node, found, fact)
         if metadata := change.metadata():
-            # Other writers may change the same labels and annotations: the version guards the state that was read.
-            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-            found = await self._api.patch(_NODES, node, {"metadata": {**version, **metadata}})
+            found = await patch_found(self._api, _NODES, found, {"metadata": metadata})
         if fact is not None:
             if change.problems:
-                self._problems[node] = change.problems
+                self._problems[node, ref] = change.problems
             await self._write_machine(node, found, fact)
-
-    def forget(self, node: str, _ref: Ref) -> None:
-        self._problems.pop(node, None)
-
-    def problems(self) -> list[str]:
-        return [text for node in sorted(self._problems) for text in self._problems[node]]
 
     def _new_node(self, node: str) -> Body:
         metadata = {

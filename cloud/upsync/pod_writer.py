@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find
+from cloud.kube import RESOURCES, Body, Kube, KubeError, delete_found, find, patch_found
 from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.ownership import is_made
 from cloud.upsync.writer import Writer
@@ -49,9 +49,8 @@ class PodWriter(Writer):
     """Writes the nodes' facts about their pods."""
 
     def __init__(self, api: Kube, *, now: Callable[[], float] = time.time) -> None:
-        self._api, self._now = api, now
-        self._events = EventWriter(api)
-        self._problems: dict[tuple[str, Ref], str] = {}
+        super().__init__(api)
+        self._now, self._events = now, EventWriter(api)
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
         self._problems.pop((node, ref), None)
@@ -65,23 +64,13 @@ class PodWriter(Writer):
             return
         if not is_made(await self._api.get(_NODES, node)):
             if ends:
-                self._problems[node, ref] = _unended(node, ref)
+                self._problems[node, ref] = [_unended(node, ref)]
         elif ends:
-            await self._end(ref, pod)
+            await delete_found(self._api, _PODS, pod, grace_s=0)
         else:
             if _is_mounted(told) and not _is_mounted((pod.get("status") or {}).get("conditions") or ()):
                 await self._tell_mounted(node, ref, fact)
-            change = {
-                "metadata": {"resourceVersion": pod["metadata"]["resourceVersion"]},
-                "status": {"conditions": conditions},
-            }
-            await self._api.patch(_PODS, ref.name, change, ref.namespace, subresource="status")
-
-    def forget(self, node: str, ref: Ref) -> None:
-        self._problems.pop((node, ref), None)
-
-    def problems(self) -> list[str]:
-        return [self._problems[key] for key in sorted(self._problems)]
+            await patch_found(self._api, _PODS, pod, {"status": {"conditions": conditions}}, subresource="status")
 
     async def _tell_mounted(self, node: str, ref: Ref, fact: Body) -> None:
         uid, now = fact["metadata"]["uid"], timestamp(self._now())
@@ -105,13 +94,6 @@ class PodWriter(Writer):
             if error.code != _FORBIDDEN:
                 raise
             log.info("%s gets no event that its volumes are mounted: %s", ref, error)
-
-    async def _end(self, ref: Ref, pod: Body) -> None:
-        try:
-            await self._api.delete(_PODS, ref.name, ref.namespace, uid=pod["metadata"]["uid"], grace_s=0)
-        except KubeError as error:
-            if not error.is_missing:
-                raise
 
 
 def _is_about(node: str, fact: Body, pod: Body) -> bool:

@@ -12,7 +12,7 @@ from cli import abandon, main
 from cli.abandon import Progress
 from cli.operator_options import OperatorSettings
 from cloud.abandon.cluster_release import GOES, ClusterRelease, NodeInTheWay, Released
-from cloud.abandon.own_storage import own_contents, own_groups, own_volumes
+from cloud.abandon.own_storage import own_contents, own_volumes
 from cloud.kube import RESOURCES, KubeError
 from cloud.placement.claim import Mark
 from cloud.placement.rules import GROUP, SNAPSHOT, VOLUME, Thing
@@ -270,7 +270,7 @@ def test_a_group_goes_with_any_of_its_volumes_or_with_the_only_node_that_made_it
         group("given", given="g1"),
         group("made-elsewhere", handle="g2"),
     ]
-    found = own_groups(contents, [own], [other], {("d", "g1")})
+    found = own_contents(contents, [own], [other], {("d", "g1")})
     assert [it["metadata"]["name"] for it in found] == ["of-own", "made", "given"]
 
 

@@ -11,7 +11,6 @@ from cloud.election import FIRST, Elected
 from cloud.kube import KubeError
 from cloud.sources.source import Item, Source
 from cloud.upsync.election_events import ElectionEvents
-from cloud.upsync.event_queue import EventQueue
 from common.objects import Ref, Stamp
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle
@@ -28,8 +27,7 @@ class ElectionEventsOfHub:
 
     def __init__(self) -> None:
         self.api, self.source = FakeApi(), Source()
-        self.queue = EventQueue(self.api)
-        self.events = ElectionEvents(self.source, self.queue.add)
+        self.events = ElectionEvents(self.api, self.source)
 
     def put(self, kind: str, name: str) -> None:
         body: Any = {"kind": kind, "metadata": {"name": name, "uid": f"uid of {name}"}}
@@ -44,7 +42,7 @@ class ElectionEventsOfHub:
 async def hub() -> AsyncIterator[ElectionEventsOfHub]:
     hub = ElectionEventsOfHub()
     yield hub
-    await hub.queue.close()
+    await hub.events.close()
 
 
 async def test_an_election_is_told_on_the_csidriver_and_on_the_node(hub: ElectionEventsOfHub) -> None:
@@ -82,7 +80,7 @@ async def test_an_event_whose_answer_was_lost_is_written_once(hub: ElectionEvent
     await settle()
     hub.events.add(DRIVER, TAKEN_OVER)
     assert len(await hub.written()) == 1
-    assert hub.queue.problems() == []
+    assert hub.events.problems() == []
 
 
 async def test_a_failed_write_is_a_problem_and_tried_again(hub: ElectionEventsOfHub) -> None:
@@ -91,15 +89,15 @@ async def test_a_failed_write_is_a_problem_and_tried_again(hub: ElectionEventsOf
     async def pause(_seconds: float) -> None:
         await paused.wait()
 
-    hub.queue._queue._pause = pause
+    hub.events._queue._pause = pause
     hub.put("CSIDriver", DRIVER)
     hub.api.failures["create"] = [KubeError("create events", 0, "", "no answer")]
     hub.events.add(DRIVER, TAKEN_OVER)
     assert await hub.written() == []
-    assert hub.queue.problems() == ["Kubernetes: create events: no answer"]
+    assert hub.events.problems() == ["Kubernetes: create events: no answer"]
     paused.set()
     assert len(await hub.written()) == 1
-    assert hub.queue.problems() == []
+    assert hub.events.problems() == []
 
 
 async def test_an_event_that_can_never_be_written_is_dropped(hub: ElectionEventsOfHub) -> None:
@@ -107,20 +105,20 @@ async def test_an_event_that_can_never_be_written_is_dropped(hub: ElectionEvents
     hub.api.failures["create"] = [KubeError("create events", 422, "Invalid", "no such field")]
     hub.events.add(DRIVER, TAKEN_OVER)
     assert await hub.written() == []
-    assert hub.queue.problems() == []
+    assert hub.events.problems() == []
 
 
 async def test_in_an_outage_the_newest_events_are_kept(hub: ElectionEventsOfHub) -> None:
     async def pause(_seconds: float) -> None:
         await asyncio.Event().wait()
 
-    hub.queue._queue._pause = pause
+    hub.events._queue._pause = pause
     hub.put("CSIDriver", DRIVER)
     hub.api.failures["create"] = [KubeError("create events", 0, "", "no answer") for _ in range(500)]
     for epoch in range(1, 151):
         hub.events.add(DRIVER, Elected("n2", epoch, float(epoch), "why"))
         await settle()
-    waiting = [it["message"] for it in hub.queue._waiting.values()]
+    waiting = [it["message"] for it in hub.events._waiting.values()]
     assert len(waiting) == 100
     assert "(epoch 51)" in waiting[0]
     assert "(epoch 150)" in waiting[-1]
