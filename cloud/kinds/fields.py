@@ -4,7 +4,7 @@ As for Kubernetes, a field that is null counts as missing.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
@@ -78,29 +78,27 @@ class Fields:
         return value or ""
 
     def name(self, name: str, *, required: bool = False) -> str:
-        value = self.text(name, required=required)
-        if value and not is_name(value):
-            self.refuse(name, "must be a name: lower-case letters, digits, '-' and '.', at most 253 of them")
-        return value
+        wanted = "must be a name: lower-case letters, digits, '-' and '.', at most 253 of them"
+        return self._word(name, is_name, wanted, required=required)
 
     def label(self, name: str, *, required: bool = False) -> str:
         """The name of a namespace, or of a volume in a pod."""
-        value = self.text(name, required=required)
-        if value and not is_label(value):
-            self.refuse(name, "must be a name: lower-case letters, digits and '-', at most 63 of them")
-        return value
+        wanted = "must be a name: lower-case letters, digits and '-', at most 63 of them"
+        return self._word(name, is_label, wanted, required=required)
 
     def uid(self, name: str) -> str:
-        value = self.text(name)
-        if value and not is_uid(value):
-            self.refuse(name, "must be a UID: letters, digits, '-', '.' and '_', at most 128 of them")
-        return value
+        wanted = "must be a UID: letters, digits, '-', '.' and '_', at most 128 of them"
+        return self._word(name, is_uid, wanted, required=False)
 
     def driver(self, name: str) -> str:
         """The name of a CSI driver, which may have capitals."""
-        value = self.text(name, required=True)
-        if not is_driver_name(value):
-            self.refuse(name, "must be a CSI driver's name: letters, digits, '-' and '.', at most 63 of them")
+        wanted = "must be a CSI driver's name: letters, digits, '-' and '.', at most 63 of them"
+        return self._word(name, is_driver_name, wanted, required=True)
+
+    def _word(self, name: str, is_right: Callable[[str], bool], wanted: str, *, required: bool) -> str:
+        value = self.text(name, required=required)
+        if value and not is_right(value):
+            self.refuse(name, wanted)
         return value
 
     def flag(self, name: str) -> bool | None:

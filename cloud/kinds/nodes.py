@@ -55,6 +55,10 @@ def read_ids(text: str) -> dict[str, str] | None:
     return ids if isinstance(ids, dict) and all(isinstance(it, str) for it in ids.values()) else None
 
 
+def in_use(node: Body) -> list[str]:
+    return list((node.get("status") or {}).get("volumesInUse") or ())
+
+
 def condition_of(node: Body, kind: str) -> Body:
     conditions = (node.get("status") or {}).get("conditions") or ()
     return next((it for it in conditions if it["type"] == kind), {})

@@ -18,20 +18,7 @@ from typing import Final
 
 from cloud.edge_nodes import Nodes
 from cloud.leaks.tally import Tally
-from cloud.leaks.verdicts import (
-    DOUBT,
-    GHOST,
-    ORPHAN,
-    STRAY,
-    Records,
-    Told,
-    Truths,
-    doubts,
-    ghosts,
-    orphans,
-    referring,
-    strays,
-)
+from cloud.leaks.verdicts import LEAKS, Records, Told, Truths, doubts, ghosts, orphans, referring, strays
 from cloud.placement.affinity import Fit
 from cloud.placement.fleet import Fleet, Member
 from cloud.placement.inventory import Unlisted, each_page
@@ -97,7 +84,7 @@ class _OneAudit:
     ) -> None:
         self._nodes, self._placement, self._part = nodes, placement, part
         self._grace_s, self._now = grace_s, now
-        self._counts = dict.fromkeys((ORPHAN, GHOST, STRAY, DOUBT), 0)
+        self._counts = dict.fromkeys(LEAKS, 0)
         self._lacking = 0
         self._leaks: list[Leak] = []
         self._unasked: list[Unasked] = []

@@ -137,28 +137,18 @@ def orphans(truths: Truths, records: Records) -> Iterator[Leak | None]:
         yield None
     for (driver, thing, _), here in listed.items():
         nodes, size_bytes = [found.node for found in here], max(found.size_bytes for found in here)
-        yield _orphan(truths, records, _Found(driver, thing, nodes, size_bytes))
+        yield _orphan(truths, records, (driver, thing), nodes, size_bytes)
     for (driver, thing), holders in records.holders.items():
         for node, holding in holders.items():
             is_told = (driver, thing.kind, node) in truths.tally.complete or thing.kind not in (VOLUME, SNAPSHOT)
             if holding.is_made and not is_told and (driver, thing) not in truths.tally.seen:
-                yield _orphan(truths, records, _Found(driver, thing, [node], 0))
+                yield _orphan(truths, records, (driver, thing), [node], 0)
             else:
                 yield None
 
 
-class _Found(NamedTuple):
-    """A thing on some nodes, which may be an orphan."""
-
-    driver: str
-    thing: Thing
-    nodes: list[str]
-    size_bytes: int
-
-
-def _orphan(truths: Truths, records: Records, found: _Found) -> Leak | None:
-    driver, thing, nodes, size_bytes = found
-    key = (driver, thing)
+def _orphan(truths: Truths, records: Records, key: Key, nodes: list[str], size_bytes: int) -> Leak | None:
+    driver, thing = key
     if key in truths.before.named or key in truths.after.named:
         return None
     if why := truths.unread(thing.kind):

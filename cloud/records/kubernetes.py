@@ -22,7 +22,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from cloud.kube import Kube, KubeError, Resource
 from cloud.records.object_copy import PLACE, ObjectCopy, Stored, of_other_hub
@@ -67,13 +67,6 @@ class _Write:
         return self.after is None or self.after.done is None or self.after.done.done()
 
 
-class _Event(NamedTuple):
-    """An event of the watch: the object, and whether it is gone."""
-
-    body: Body
-    is_gone: bool
-
-
 @dataclass(slots=True, eq=False)
 class _Queue:
     """The changes of one object that wait."""
@@ -83,7 +76,8 @@ class _Queue:
     waiting: list[_Write] = field(default_factory=list)  # the changes, in their order
     worker: asyncio.Task[None] | None = None  # the task that sends them
     wakes: asyncio.TimerHandle | None = None  # the end of the wait for the next one that is due
-    event: _Event | None = None  # the last event of the watch while the worker was busy
+    # The last event of the watch while the worker was busy: the object, and whether it is gone
+    event: tuple[Body, bool] | None = None
 
 
 class KubernetesRecords:
@@ -287,7 +281,7 @@ class KubernetesRecords:
         queue = self._queues.get((resource.kind, name))
         it = queue.stored if queue is not None else self._copies[resource.kind].objects.get(name)
         if queue is not None and queue.worker is not None:
-            queue.event = _Event(body, is_gone)
+            queue.event = body, is_gone
         elif it is None or it.version == "":
             assert self._writer is not None
             if not is_gone and metadata["uid"] not in self._writer.gone:

@@ -68,14 +68,12 @@ class ObjectCopy:
         self._kube, self._namespace = kube, namespace
         self._following: asyncio.Task[None] | None = None
         self._complete, self._changed, self._hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._listed: dict[str, Stored] | None = None
-        """The list that is being read."""
+        self._listed: dict[str, Stored] | None = None  # the list that is being read
         self._seen: Callable[[Resource, Body, bool], None] | None = None
         self._stale: Callable[[Resource, str], None] = lambda _resource, _name: None
+        # The leader's objects that a list has not shown yet, with their versions at its begin
         self._unlisted: dict[str, str | None] = {}
-        """The leader's objects that a list has not shown yet, with their versions at its begin."""
-        self._empty_at = 0
-        """There was no object in this version. Events of earlier ones say nothing."""
+        self._empty_at = 0  # There was no object in this version. Events of earlier ones say nothing.
 
     def open(self) -> None:
         if self._following is not None:
@@ -175,21 +173,15 @@ class ObjectCopy:
         self._complete.set()
         self._changed.set()
 
-    def put(self, body: Mapping[str, Any]) -> None:
-        self._take(dict(body), is_gone=False)
-
-    def remove(self, body: Mapping[str, Any]) -> None:
-        self._take(dict(body), is_gone=True)
-
-    def _take(self, body: Body, *, is_gone: bool) -> None:
+    def take(self, body: Mapping[str, Any], *, is_gone: bool) -> None:
         if self._seen is None:
             if is_gone:
                 self.objects.pop(body["metadata"]["name"], None)
             else:
-                self.objects[body["metadata"]["name"]] = self._read(body)
+                self.objects[body["metadata"]["name"]] = self._read(dict(body))
             self._changed.set()
         elif int(body["metadata"]["resourceVersion"]) > self._empty_at:
-            self._seen(self.resource, body, is_gone)
+            self._seen(self.resource, dict(body), is_gone)
 
     def _read(self, body: Body) -> Stored:
         name, it = body["metadata"]["name"], Stored(body["metadata"]["resourceVersion"], body["metadata"]["uid"])

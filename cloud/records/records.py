@@ -30,30 +30,18 @@ T = TypeVar("T")
 class Kind(StrEnum):
     """The kinds of records. Each belongs to one module, which says what its keys and bodies are."""
 
-    CLAIM = "claim"
-    """`cloud.placement.claim_records`"""
-    ELECTION = "election"
-    """`cloud.placement.claim_records`"""
-    NODE = "node"
-    """`cloud.node_records`"""
-    SEGMENTS = "segments"
-    """`cloud.unique_segments`"""
-    OFFER = "offer"
-    """`cloud.placement.offers`"""
-    FENCE = "fence"
-    """`cloud.fences`"""
-    TOKEN = "token"  # noqa: S105  # a word
-    """`cloud.trust.trust_store`"""
-    CERTIFICATES = "certificates"
-    """`cloud.trust.trust_store`"""
-    DENIAL = "denial"
-    """`cloud.trust.trust_store`"""
-    FACT = "fact"
-    """`cloud.sync.fact_table`"""
-    MACHINE = "machine"
-    """`cloud.sync.fact_table`"""
-    MARK = "mark"
-    """`cloud.incarnation`"""
+    CLAIM = "claim"  # `cloud.placement.claim_records`
+    ELECTION = "election"  # `cloud.placement.claim_records`
+    NODE = "node"  # `cloud.node_records`
+    SEGMENTS = "segments"  # `cloud.unique_segments`
+    OFFER = "offer"  # `cloud.placement.offers`
+    FENCE = "fence"  # `cloud.fences`
+    TOKEN = "token"  # noqa: S105  # a word  # `cloud.trust.trust_store`
+    CERTIFICATES = "certificates"  # `cloud.trust.trust_store`
+    DENIAL = "denial"  # `cloud.trust.trust_store`
+    FACT = "fact"  # `cloud.sync.fact_table`
+    MACHINE = "machine"  # `cloud.sync.fact_table`
+    MARK = "mark"  # `cloud.incarnation`
 
 
 class Change(NamedTuple):

@@ -66,17 +66,15 @@ class Closures:
         self._source, self._rights = source, rights
         self._bound = _Bound()
         self._closures: dict[str, _Closure] = {}
-        self._users: dict[Ref, set[str]] = {}
-        """The nodes whose closures looked an object up."""
+        self._users: dict[Ref, set[str]] = {}  # the nodes whose closures looked an object up
         self._watchers: dict[str, list[Callable[[], None]]] = defaultdict(list)
+        # By node: the objects that have changed since the closure was last brought up to date
         self._touched: dict[str, set[Ref]] = defaultdict(set)
-        """By node: the objects that have changed since the closure was last brought up to date."""
+        # By node: the pods and claims that have left the closure, or were in it when its watchers left
         self._past: dict[str, dict[Ref, None]] = {}
-        """By node: the pods and claims that have left the closure, or were in it when its watchers left."""
+        # The nodes with a change of which their watchers do not know yet, in the order of the changes
         self._unheard: dict[str, None] = {}
-        """The nodes with a change of which their watchers do not know yet, in the order of the changes."""
-        self._is_telling = False
-        """Whether `_go_on` is running, or is scheduled for the next turn of the loop."""
+        self._is_telling = False  # whether `_go_on` is running, or is scheduled for the next turn of the loop
         self._changed(frozenset(ref for kind in _Bound.KINDS for ref in source.refs(kind)))
         source.subscribe(self._changed)
 
@@ -240,9 +238,9 @@ class _Bound:
     KINDS = ("Pod", "VolumeAttachment")
 
     def __init__(self) -> None:
-        self.pods: dict[str, set[Ref]] = {}
-        self.attachments: dict[tuple[str, str], set[Ref]] = {}
-        """VolumeAttachments, by node and name of the PersistentVolume."""
+        self.pods: defaultdict[str, set[Ref]] = defaultdict(set)
+        # VolumeAttachments, by node and name of the PersistentVolume
+        self.attachments: defaultdict[tuple[str, str], set[Ref]] = defaultdict(set)
         self._places: dict[Ref, tuple[str, str]] = {}
 
     def move(self, ref: Ref, body: Body | None) -> Iterator[tuple[str, Ref]]:
@@ -255,25 +253,16 @@ class _Bound:
         if ref.kind not in self.KINDS:
             return
         old, new = self._places.pop(ref, None), _place(ref, body)
-        if old is not None:
-            self._remove(ref, old)
+        if old is not None and ref.kind == "Pod":
+            _discard(self.pods, old[0], ref)
+        elif old is not None:
+            _discard(self.attachments, old, ref)
         if new is not None:
             self._places[ref] = new
-            self._add(ref, new)
+            of_place = self.pods[new[0]] if ref.kind == "Pod" else self.attachments[new]
+            of_place.add(ref)
         for node, volume in {place for place in (old, new) if place is not None}:
             yield node, Ref("PersistentVolume", "", volume) if ref.kind == "VolumeAttachment" else ref
-
-    def _add(self, ref: Ref, place: tuple[str, str]) -> None:
-        if ref.kind == "Pod":
-            self.pods.setdefault(place[0], set()).add(ref)
-        else:
-            self.attachments.setdefault(place, set()).add(ref)
-
-    def _remove(self, ref: Ref, place: tuple[str, str]) -> None:
-        if ref.kind == "Pod":
-            _discard(self.pods, place[0], ref)
-        else:
-            _discard(self.attachments, place, ref)
 
 
 def _place(ref: Ref, body: Body | None) -> tuple[str, str] | None:
@@ -295,10 +284,8 @@ class _Closure:
         self.unnoted: set[Ref] = set()
         self._source, self._bound, self._rights = source, bound, rights
         self._walks: dict[Ref, _Walk] = {}
-        self._pods: dict[Ref, set[Ref]] = {}
-        """The pods whose walks look an object up, by object."""
-        self._requests: dict[Ref, TokenRequest] = {}
-        """The tokens to request, by the object that holds them."""
+        self._pods: dict[Ref, set[Ref]] = {}  # the pods whose walks look an object up, by object
+        self._requests: dict[Ref, TokenRequest] = {}  # the tokens to request, by the object that holds them
         self._stamps: dict[Ref, Stamp] | None = None
         self._walk_again(bound.pods.get(node, ()))
 
@@ -403,8 +390,8 @@ def _walk(pod: Ref, node: str, source: Source, bound: _Bound, rights: NodeRights
     visited: set[Ref] = set()
     looked_up: set[Ref] = set()
     refused: dict[Ref, str] = {}
+    # The drivers of the pod's file system volumes. Block volumes get no tokens (kubernetes csi_block.go).
     mounting: set[Ref] = set()
-    """The drivers of the pod's file system volumes. Block volumes get no tokens (kubernetes csi_block.go)."""
 
     def visit(ref: Ref) -> None:
         looked_up.add(ref)

@@ -31,6 +31,7 @@ from weakref import WeakValueDictionary
 
 from cloud.kinds.fields import Body
 from cloud.kinds.kind_rules import pick
+from cloud.kinds.nodes import in_use
 from cloud.node_rights import NodeRights
 from cloud.records.records import Change, Key, Kind, Records, stored_bytes
 from cloud.sources.manifests.binding import ClaimStatus, Told
@@ -70,24 +71,22 @@ class FactTable:
         """
         self._records, self._rights, self._guarded_only = records, rights, guarded_only
         self._quota = FactQuota(quota_bytes)
-        self._trouble = ""
-        """Why the last write failed; empty if it did not."""
+        self._trouble = ""  # why the last write failed; empty if it did not
+        # The facts whose last write has not succeeded: the records may have it all the same
         self._unsure: set[Key] = set()
-        """The facts whose last write has not succeeded: the records may have it all the same."""
         self._facts: dict[str, dict[Ref, Fact]] = {}
-        self._instances: dict[str, str] = {}
-        """By node: the machine that told its facts last."""
+        self._instances: dict[str, str] = {}  # by node: the machine that told its facts last
         # By node: the volumes that earlier machines of this name had in use when another one took the name, as names of
         # `volumesInUse`; and the names of their claims to volumes (`common.sole_use`)
         self.earlier_use: dict[str, frozenset[str]] = {}
         self.events: dict[tuple[str, Ref], Fact] = {}  # the newest Events by node and name, the oldest first
+        # The nodes that list a volume as in use, by the volume's name in `volumesInUse`
         self._users: dict[str, set[str]] = {}
-        """The nodes that list a volume as in use, by the volume's name in `volumesInUse`."""
         self._told: Told | None = None
         self._conflicts: list[str] | None = None
         self._subscribers: list[Callable[[], None]] = []
+        # By node: its facts are written one after another
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By node: its facts are written one after another."""
         for node, instance, earlier_use in records.take(Kind.MACHINE, _read_machine):
             self._note_machine(node, instance, earlier_use)
         for node, ref, fact in records.take(Kind.FACT, _read_fact):
@@ -318,10 +317,7 @@ class FactTable:
         return iter(sorted(chain(facts, events), key=lambda it: it[:2]))
 
     def _lock(self, node: str) -> asyncio.Lock:
-        lock = self._locks.get(node)
-        if lock is None:
-            lock = self._locks[node] = asyncio.Lock()
-        return lock
+        return self._locks.setdefault(node, asyncio.Lock())
 
     def _note(self, ref: Ref, old: Fact | None, new: Fact | None) -> None:
         if ref.kind == "CSINode":
@@ -351,7 +347,7 @@ class FactTable:
 
 
 def _in_use(fact: Fact | None) -> frozenset[str]:
-    return frozenset((fact.body.get("status") or {}).get("volumesInUse") or ()) if fact is not None else frozenset()
+    return frozenset(in_use(fact.body)) if fact is not None else frozenset()
 
 
 def _all_in_use(facts: Mapping[Ref, Fact]) -> frozenset[str]:

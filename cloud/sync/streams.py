@@ -19,6 +19,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from weakref import WeakValueDictionary
 
 from cloud.sync.closures import Closures
@@ -57,13 +58,12 @@ class SyncServer:
         self._patience_s, self._retry_s = patience_s, retry_s
         self._closures = closures
         self._sink = sink
+        # A lock for each node, held while one of its facts is being stored
         self._orders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """A lock for each node, held while one of its facts is being stored."""
-        self._tasks: set[asyncio.Task[str]] = set()
-        """Tasks that store facts; they may outlive their streams."""
+        self._tasks: set[asyncio.Task[str]] = set()  # tasks that store facts; they may outlive their streams
         self._open: Counter[str] = Counter()
+        # The objects that connected nodes cannot get, by node, each in a state that it had on the present stream
         self._untold: defaultdict[str, dict[Ref, Untold]] = defaultdict(dict)
-        """The objects that connected nodes cannot get, by node, each in a state that it had on the present stream."""
 
     def problems(self) -> list[str]:
         return [
@@ -80,25 +80,22 @@ class SyncServer:
         await self._sink.forget(node)
 
     async def serve_sync(self, stream: Stream, node: str) -> None:
-        with self._counted(node):
-            await self._serve_sync(stream, node)
-
-    async def _serve_sync(self, stream: Stream, node: str) -> None:
-        closure = _Closure(self._closures, node)
-        telling = Telling(stream, closure, hear=lambda event: self._hear(node, event), is_unknown=closure.is_unknown)
+        is_unknown = partial(self._closures.is_unknown, node)
+        telling = Telling(stream, _Closure(self._closures, node), hear=partial(self._hear, node), is_unknown=is_unknown)
         news = asyncio.Event()
 
         def changed() -> None:
             news.set()
             telling.changed()
 
-        unwatch = self._closures.watch(node, changed)
-        try:
-            await self._wait(node, news)
-            await _within_rules(stream, telling.run(), node)
-        finally:
-            unwatch()
-            self._untold.pop(node, None)
+        with self._counted(node):
+            unwatch = self._closures.watch(node, changed)
+            try:
+                await self._wait(node, news)
+                await _within_rules(stream, telling.run(), node)
+            finally:
+                unwatch()
+                self._untold.pop(node, None)
 
     async def _wait(self, node: str, news: asyncio.Event) -> None:
         """Wait until the source is ready and, for a limited time, until all objects for the node are known."""
@@ -114,10 +111,9 @@ class SyncServer:
         with self._counted(node):
             await self._meet(stream, node, order)
             self._sink.up(node)
+            facts = _Facts(self._sink, node, order, self._tasks, self._retry_s)
             try:
-                await _within_rules(
-                    stream, learn(stream, _Facts(self._sink, node, order, self._tasks, self._retry_s)), node
-                )
+                await _within_rules(stream, learn(stream, facts), node)
             finally:
                 self._sink.down(node)
 
@@ -127,24 +123,19 @@ class SyncServer:
         with self._counted(node):
             await self._meet(stream, node, order)
             self._sink.observed(node)
+            trouble = f"the facts of node {node} cannot be removed"
             async with order:
-                await _tried(
-                    lambda: self._sink.void(node), f"the facts of node {node} cannot be removed", self._retry_s
-                )
+                await _tried(partial(self._sink.void, node), trouble, self._retry_s)
             log.info("node %s is served by a kubelet: the hub sends it no objects and writes none of its facts", node)
             async for _ in stream:  # the agent sends nothing
                 pass
 
     async def _meet(self, stream: Stream, node: str, order: asyncio.Lock) -> None:
         """Note the machine at the other end, before it changes any fact of the node."""
-        instance = stream.link.peer.instance
+        meet = partial(self._sink.meet, node, stream.link.peer.instance)
         async with order:
             try:
-                await _tried(
-                    lambda: self._sink.meet(node, instance),
-                    f"the machine of node {node} cannot be stored",
-                    self._retry_s,
-                )
+                await _tried(meet, f"the machine of node {node} cannot be stored", self._retry_s)
             except ValueError as error:
                 raise NotCarried("a sync stream", str(error)) from error
 
@@ -171,17 +162,13 @@ class _Closure:
     """One node's closure (`common.sync.Truth`)."""
 
     def __init__(self, closures: Closures, node: str) -> None:
-        self._closures = closures
-        self._node = node
+        self._closures, self._node = closures, node
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return self._closures.stamps(self._node)
 
     def read(self, ref: Ref) -> Object | None:
         return self._closures.read(ref)
-
-    def is_unknown(self, ref: Ref) -> bool:
-        return self._closures.is_unknown(self._node, ref)
 
 
 class _Facts:
@@ -190,11 +177,7 @@ class _Facts:
     def __init__(
         self, sink: FactSink, node: str, order: asyncio.Lock, tasks: set[asyncio.Task[str]], retry_s: float
     ) -> None:
-        self._sink = sink
-        self._retry_s = retry_s
-        self._node = node
-        self._order = order
-        self._tasks = tasks
+        self._sink, self._node, self._order, self._tasks, self._retry_s = sink, node, order, tasks, retry_s
         self._refusals = 0
 
     def sums(self) -> bytes:
@@ -222,26 +205,21 @@ class _Facts:
     async def _store(self, change: Put | Drop) -> str:
         """Store one change. Returns the reason of a refusal, or an empty text."""
         async with self._order:
+            work: Callable[[], Awaitable[object]] = (
+                partial(self._sink.store, self._node, change.object)
+                if isinstance(change, Put)
+                else partial(self._sink.drop, self._node, change.ref, change.uid)
+            )
             try:
-                await _tried(
-                    lambda: self._store_once(change), f"a fact of node {self._node} cannot be stored", self._retry_s
-                )
+                await _tried(work, f"a fact of node {self._node} cannot be stored", self._retry_s)
             except ValueError as error:
-                self._note_refusal(change.ref, error)
+                self._refusals += 1
+                if self._refusals <= _MOST_REFUSALS:
+                    more = "; more of them are not logged" if self._refusals == _MOST_REFUSALS else ""
+                    what = "node %s sent a fact that is not accepted: %s: %s%s"
+                    log.warning(what, self._node, change.ref, error, more)
                 return str(error) or "it is not accepted"
             return ""
-
-    def _note_refusal(self, ref: Ref, error: ValueError) -> None:
-        self._refusals += 1
-        if self._refusals <= _MOST_REFUSALS:
-            more = "; more of them are not logged" if self._refusals == _MOST_REFUSALS else ""
-            log.warning("node %s sent a fact that is not accepted: %s: %s%s", self._node, ref, error, more)
-
-    async def _store_once(self, change: Put | Drop) -> None:
-        if isinstance(change, Put):
-            await self._sink.store(self._node, change.object)
-        else:
-            await self._sink.drop(self._node, change.ref, change.uid)
 
 
 async def _next(news: asyncio.Event) -> None:
@@ -249,16 +227,18 @@ async def _next(news: asyncio.Event) -> None:
     await news.wait()
 
 
-async def _tried(work: Callable[[], Awaitable[None]], trouble: str, retry_s: float) -> None:
+async def _tried(work: Callable[[], Awaitable[object]], trouble: str, retry_s: float) -> None:
     last = ""
     while True:
         try:
-            return await work()
+            await work()
         except OSError as error:
             if str(error) != last:
                 last = str(error)
                 log.error("%s; it is tried again: %s", trouble, last)  # noqa: TRY400  # not a bug
             await asyncio.sleep(retry_s)
+        else:
+            return
 
 
 async def _within_rules(stream: Stream, sync: Awaitable[None], node: str) -> None:

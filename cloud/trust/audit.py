@@ -19,38 +19,23 @@ log = logging.getLogger("csi_bridge.audit")
 class Event(StrEnum):
     """An event of the audit log: the word in the field `event` of its line. A closed set."""
 
-    START = "start"
-    """The hub started."""
-    ADMISSION = "admission"
-    """An edge agent, a proxy driver or an operator was admitted."""
-    TAKEOVER = "takeover"
-    """A later link of a node replaced the earlier one."""
+    START = "start"  # the hub started
+    ADMISSION = "admission"  # an edge agent, a proxy driver or an operator was admitted
+    TAKEOVER = "takeover"  # a later link of a node replaced the earlier one
+    # A second machine claimed the name of a connected node, or a second node something that belongs to one node
     CONFLICT = "conflict"
-    """A second machine claimed the name of a connected node, or a second node something that belongs to one node."""
-    REFUSAL = "refusal"
-    """A peer, a stream of it or a call was refused."""
-    EXPIRY = "expiry"
-    """A link ended because its certificate did."""
-    TOKEN = "token"  # noqa: S105  # the word of an event
-    """An operator made or revoked a join token."""
-    JOIN = "join"
-    """A node showed a token and got a certificate."""
-    RENEWAL = "renewal"
-    """A node got its next certificate, or its next key authenticated for the first time."""
-    COPY = "copy"
-    """A certificate that a later one has replaced appeared."""
-    DENIAL = "denial"
-    """An operator denied a node or a certificate."""
-    ALLOWANCE = "allowance"
-    """An operator allowed a node or a certificate again."""
-    FENCE = "fence"
-    """An operator took a node for dead or took that back, or such a node is back."""
-    ORDER = "order"
-    """An operator gave another order, such as `forget`, `trust` or a call by hand."""
-    REPORT = "report"
-    """A node's report of a driver was refused, or is no longer refused."""
-    CERTIFICATES = "certificates"
-    """The hub read other CAs."""
+    REFUSAL = "refusal"  # a peer, a stream of it or a call was refused
+    EXPIRY = "expiry"  # a link ended because its certificate did
+    TOKEN = "token"  # noqa: S105  # the word of an event  # an operator made or revoked a join token
+    JOIN = "join"  # a node showed a token and got a certificate
+    RENEWAL = "renewal"  # a node got its next certificate, or its next key authenticated for the first time
+    COPY = "copy"  # a certificate that a later one has replaced appeared
+    DENIAL = "denial"  # an operator denied a node or a certificate
+    ALLOWANCE = "allowance"  # an operator allowed a node or a certificate again
+    FENCE = "fence"  # an operator took a node for dead or took that back, or such a node is back
+    ORDER = "order"  # an operator gave another order, such as `forget`, `trust` or a call by hand
+    REPORT = "report"  # a node's report of a driver was refused, or is no longer refused
+    CERTIFICATES = "certificates"  # the hub read other CAs
 
 
 _BY_PEERS: Final = frozenset(

@@ -24,9 +24,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.generations import Generations
-from cloud.trust.signer import CertificateRefused, RequestRefused, Signer
-from cloud.trust.tokens import CLOCKS_S, TokenRefused, Tokens
+from cloud.trust.generations import Generations, generation_in
+from cloud.trust.signer import Signer
+from cloud.trust.tokens import CLOCKS_S, Tokens
 from cloud.trust.trust_store import Certificate, State, Token, use_of
 from common.database_writer import WriteFailed
 from common.enrolment import (
@@ -36,13 +36,13 @@ from common.enrolment import (
     CaCertificates,
     Issued,
     Join,
+    NotIssued,
     Refused,
     RefusedFor,
     Renew,
     Request,
     decode,
     encode,
-    generation_of,
     rights_in,
 )
 from common.errors import HandshakeRefused, NotCarried, RemoteProtocolError
@@ -68,14 +68,6 @@ _BURST: Final = 5.0
 
 _ENOUGH: Final = 0.5
 """The part of a pending certificate's life that must be left for it to be sent again as it is."""
-
-
-class _Refusal(Exception):
-    """The hub issues no certificate: the reason, a sentence for the node, and one for operators (`shown`)."""
-
-    def __init__(self, reason: RefusedFor, why: str, *, retry_s: int = 0, shown: str = "") -> None:
-        self.reason, self.why, self.retry_s, self.shown = reason, why, retry_s, shown or why
-        super().__init__(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +103,8 @@ class Enrolment:
         self._tokens, self._generations = tokens, generations
         self._signer, self._terms = signer, terms
         self._denied, self._knows, self._turned_away, self._now = denied, knows, turned_away, now
+        # By node: its certificates are issued one after another
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By node: its certificates are issued one after another."""
         self._turns: WeakKeyDictionary[Link, Bucket] = WeakKeyDictionary()
 
     def has_node(self, node: str) -> bool:
@@ -127,7 +119,7 @@ class Enrolment:
         turns = self._turns.setdefault(link, Bucket(RENEWALS_A_SECOND, _BURST, now))
         asked = await _receive(stream)
         if not turns.take(now):
-            busy = _Refusal(RefusedFor.BUSY, "this node asks too often", retry_s=RETRY_S)
+            busy = NotIssued(RefusedFor.BUSY, "this node asks too often", retry_s=RETRY_S)
             return self._end(stream, self._refuse(busy, who, peer))
         match asked:
             case Renew():
@@ -168,7 +160,7 @@ class Enrolment:
     async def _join(self, asked: Join, peer: Peer) -> Issued:
         key = self._request_key(asked.request)
         if not is_name(asked.node):
-            raise _Refusal(RefusedFor.REQUEST, "a node's name must be a lower-case RFC 1123 subdomain")
+            raise NotIssued(RefusedFor.REQUEST, "a node's name must be a lower-case RFC 1123 subdomain")
         self._tokens.check(asked.token, asked.secret, asked.node)
         async with self._tokens.changing, self._lock(asked.node):
             token = self._tokens.check(asked.token, asked.secret, asked.node)
@@ -194,23 +186,23 @@ class Enrolment:
         return self._issued(made)
 
     async def _renew_on_link(self, node: str, peer: Peer, asked: Renew) -> Issued:
-        if not _generation(peer):
+        if not generation_in(peer):
             why = "this certificate was not issued by the hub; renew it where it came from, or let the node join"
-            raise _Refusal(RefusedFor.CERTIFICATE, why)
+            raise NotIssued(RefusedFor.CERTIFICATE, why)
         if not self._generations.counts(node, peer):  # no copy: TLS took this key before a later one replaced it
-            raise _Refusal(RefusedFor.COPY, "a later certificate has replaced this one")
+            raise NotIssued(RefusedFor.COPY, "a later certificate has replaced this one")
         return await self._renew(node, peer, asked)
 
     async def _renew_late(self, asked: Renew, peer: Peer) -> Issued:
         self._check_can_sign()
         shown = self._signer.read_present(asked, peer.address, grace_s=self._terms.grace_s)
         names = [uri.removeprefix(NODE_URI) for uri in shown.uris if uri.startswith(NODE_URI)]
-        if len(names) != 1 or not _generation(shown):
-            raise _Refusal(RefusedFor.CERTIFICATE, "this certificate was not issued by the hub; let the node join")
+        if len(names) != 1 or not generation_in(shown):
+            raise NotIssued(RefusedFor.CERTIFICATE, "this certificate was not issued by the hub; let the node join")
         node = names[0]
         self._check_denied(node, shown.serial)
         if self._generations.is_repeat(node, self._request_key(asked.request)):
-            raise _Refusal(RefusedFor.REQUEST, "this request was answered before, and the node uses the answer")
+            raise NotIssued(RefusedFor.REQUEST, "this request was answered before, and the node uses the answer")
         self._generations.examine(node, shown)
         self._generations.adopt(node, shown)
         return await self._renew(node, shown, asked)
@@ -220,7 +212,7 @@ class Enrolment:
         async with self._lock(node):
             found = self._generations.issued_to(node, key)
             if key == shown.key or (found is not None and found.state is State.CURRENT):
-                raise _Refusal(RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one")
+                raise NotIssued(RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one")
             if found is not None and self._lasts(found, _ENOUGH * self._terms.ttl_s):
                 return self._issued(found)
             made = await self._issue(asked.request, node, key, rights_in(shown.uris), shown, again=found)
@@ -291,17 +283,17 @@ class Enrolment:
     def _check_can_sign(self) -> None:
         if not self._signer.can_sign:
             why = "the hub signs no certificates (it runs without --ca-key); give the agent its files"
-            raise _Refusal(RefusedFor.NO_CA_KEY, why)
+            raise NotIssued(RefusedFor.NO_CA_KEY, why)
 
     def _check_denied(self, node: str, serial: int = 0) -> None:
         if self._denied(node, serial):
-            raise _Refusal(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
+            raise NotIssued(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
 
     def _check_use(self, token: Token) -> None:
         try:
             self._tokens.check_use(token)
-        except TokenRefused as error:
-            raise _Refusal(RefusedFor.TOKEN, str(error), shown=f"{error}{self._tokens.joined_with(token)}") from error
+        except NotIssued as error:
+            raise NotIssued(error.reason, error.why, shown=f"{error}{self._tokens.joined_with(token)}") from error
 
     def _check_name_is_free(self, node: str, token: Token) -> None:
         if not token.replace and self.has_node(node):
@@ -310,7 +302,7 @@ class Enrolment:
                 f", and this token is for new nodes; to join it again, or a new machine in its place: csi-bridge token "
                 f"create --node {node} --replace"
             )
-            raise _Refusal(RefusedFor.NODE, who + rest, shown=who + self._generations.joined(node) + rest)
+            raise NotIssued(RefusedFor.NODE, who + rest, shown=who + self._generations.joined(node) + rest)
 
     def _lock(self, node: str) -> asyncio.Lock:
         return self._locks.setdefault(node, asyncio.Lock())
@@ -320,24 +312,18 @@ class Enrolment:
     async def _answer(self, work: Awaitable[Answer], who: str, peer: Peer) -> Answer:
         try:
             return await work
-        except _Refusal as error:
+        except NotIssued as error:
             refusal = error
-        except TokenRefused as error:
-            refusal = _Refusal(RefusedFor.TOKEN, str(error))
-        except RequestRefused as error:
-            refusal = _Refusal(RefusedFor.REQUEST, str(error))
-        except CertificateRefused as error:
-            refusal = _Refusal(RefusedFor.CERTIFICATE, str(error))
         except HandshakeRefused as error:
             reason = RefusedFor.COPY if error.reason == Reason.DENIED else RefusedFor.CERTIFICATE
-            refusal = _Refusal(reason, error.why, shown=error.shown)
+            refusal = NotIssued(reason, error.why, shown=error.shown)
         except WriteFailed as error:
             log.warning("no certificate was issued: %s", error)
             why = "the hub cannot write its records at the moment; its log says why"
-            refusal = _Refusal(RefusedFor.BUSY, why, retry_s=RETRY_S)
+            refusal = NotIssued(RefusedFor.BUSY, why, retry_s=RETRY_S)
         return self._refuse(refusal, who, peer)
 
-    def _refuse(self, refusal: _Refusal, who: str, peer: Peer) -> Refused:
+    def _refuse(self, refusal: NotIssued, who: str, peer: Peer) -> Refused:
         log.warning("no certificate for %s at %s: %s", who, peer.address, refusal.shown, extra=of_peer(who))
         audit.add(
             Event.REFUSAL, who=who, address=peer.address, role="enrolment", reason=refusal.reason, why=refusal.shown
@@ -353,10 +339,3 @@ async def _receive(stream: Stream) -> Request:
     if not isinstance(asked, Request):
         raise NotCarried(type(asked).__name__, "it is no request of an agent")
     return asked
-
-
-def _generation(peer: Peer) -> int:
-    try:
-        return generation_of(peer.uris)
-    except ValueError as error:
-        raise _Refusal(RefusedFor.CERTIFICATE, str(error)) from error

@@ -48,8 +48,8 @@ class Generations:
 
     def __init__(self, store: TrustStore, metrics: Metrics) -> None:
         self._store, self._metrics = store, metrics
+        # By node: the serial of the last void certificate that appeared, and a sentence about it
         self._copies: dict[str, tuple[str, str]] = {}
-        """By node: the serial of the last void certificate that appeared, and a sentence about it."""
 
     # ---- certificates that appear ------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ class Generations:
         """Raise HandshakeRefused if a node's certificate does not count; a void one is noted."""
         if self.counts(node, shown):
             return
-        if not _generation(shown):
+        if not generation_in(shown):
             raise HandshakeRefused(
                 Reason.CERTIFICATE,
                 f"edge node {node} has joined, and this certificate has no generation: an agent that has joined "
@@ -79,7 +79,7 @@ class Generations:
 
         Raises HandshakeRefused if its generation cannot be read.
         """
-        known, generation = self._store.certificates.get(node, {}), _generation(shown)
+        known, generation = self._store.certificates.get(node, {}), generation_in(shown)
         if not generation:
             return all(it.state is State.PENDING for it in known.values())
         found = known.get(generation)
@@ -89,7 +89,7 @@ class Generations:
 
     def authenticated(self, node: str, shown: Peer) -> None:
         """Note that a node was admitted with a certificate that counts: it is current, and earlier ones are void."""
-        generation = _generation(shown)
+        generation = generation_in(shown)
         known = self._store.certificates.get(node, {})
         found = known.get(generation)
         if not generation or (found is not None and found.state is State.CURRENT):
@@ -111,7 +111,7 @@ class Generations:
 
     def adopt(self, node: str, shown: Peer) -> None:
         """Note a certificate above all known ones, whose key has signed a request for the next one."""
-        generation, known = _generation(shown), self._store.certificates.get(node, {})
+        generation, known = generation_in(shown), self._store.certificates.get(node, {})
         if generation > max(known, default=0):
             self._store.put_certificates(node, {**known, generation: _adopted(node, generation, shown)})
 
@@ -167,7 +167,7 @@ class Generations:
         yield from (why for _, why in self._copies.values())
 
     def _note_copy(self, node: str, shown: Peer) -> None:
-        generation, newest = _generation(shown), max(self._store.certificates.get(node, {}), default=0)
+        generation, newest = generation_in(shown), max(self._store.certificates.get(node, {}), default=0)
         serial = f"{shown.serial:x}"
         asked = self._asked_for(node)
         why = (
@@ -216,7 +216,7 @@ def _last_join(known: Certificates) -> Certificate | None:
     return max((it for it in known.values() if it.token), key=lambda it: it.generation, default=None)
 
 
-def _generation(shown: Peer) -> int:
+def generation_in(shown: Peer) -> int:
     try:
         return generation_of(shown.uris)
     except ValueError as error:

@@ -59,10 +59,8 @@ class JoinLinks(ServedByTasks):
 
     def __init__(self, enrolment: Enrolment, *, most: int = MOST, life_s: float = LIFE_S) -> None:
         self._enrolment, self._most, self._life_s = enrolment, most, life_s
-        self._links: dict[Link, _EndTimer] = {}
-        """Each with the end of its timer; the oldest first."""
-        self._requests: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
-        """By link: how many it has made."""
+        self._links: dict[Link, _EndTimer] = {}  # each with the end of its timer; the oldest first
+        self._requests: WeakKeyDictionary[Link, int] = WeakKeyDictionary()  # by link: how many it has made
         self._draining = False
 
     def drain(self) -> None:

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI, Renew, renewal_text
+from common.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI, NotIssued, RefusedFor, Renew, renewal_text
 from common.peer import CLIENT_AUTH, Peer, key_fingerprint, with_certificate
 from common.tls import TlsFiles
 
@@ -63,14 +63,6 @@ _KEY_USAGE: Final = x509.KeyUsage(
 
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 """Raised by `cryptography` for bytes that are no certificate, request or key."""
-
-
-class RequestRefused(Exception):
-    """A certificate request, or the proof of the present key, is not valid."""
-
-
-class CertificateRefused(Exception):
-    """The present certificate is none that this hub renews."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,45 +135,45 @@ class Signer:
     def read_request(self, request: bytes) -> str:
         """The fingerprint of the key in a certificate request (PKCS#10, DER).
 
-        Raises RequestRefused if it is none, its key is not EC P-256, or its signature is not its key's.
+        Raises NotIssued if it is none, its key is not EC P-256, or its signature is not its key's.
         """
         return key_fingerprint(_request_key(request))
 
     def read_present(self, renew: Renew, address: str, *, grace_s: float) -> Peer:
         """The owner of the present certificate, with which a node renews at the join listener.
 
-        Raises RequestRefused if the signature is not of the certificate's key; CertificateRefused if no CA of
+        Raises NotIssued if the signature is not of the certificate's key, no CA of
         `--tls-ca` has signed the certificate, it is not for a client, or it ended longer ago than `grace_s`.
         """
         try:
             found = x509.load_der_x509_certificate(renew.certificate)
             public_key = found.public_key()
         except _UNREADABLE as error:
-            raise RequestRefused("the present certificate cannot be read") from error
+            raise NotIssued(RefusedFor.REQUEST, "the present certificate cannot be read") from error
         if not isinstance(public_key, ec.EllipticCurvePublicKey):
-            raise RequestRefused("the present certificate's key is not an EC key")
+            raise NotIssued(RefusedFor.REQUEST, "the present certificate's key is not an EC key")
         if not any(_signed_by(found, ca) for ca in self._fresh().bundle):
-            raise CertificateRefused("the present certificate is not signed by a CA of this hub")
+            raise NotIssued(RefusedFor.CERTIFICATE, "the present certificate is not signed by a CA of this hub")
         try:
             text = renewal_text(renew.certificate, renew.request)
             public_key.verify(renew.signature, text, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature as error:
-            raise RequestRefused("the signature is not of the present certificate's key") from error
+            raise NotIssued(RefusedFor.REQUEST, "the signature is not of the present certificate's key") from error
         peer = with_certificate(address, renew.certificate)
         if CLIENT_AUTH not in (peer.purposes or ()) or ORGANIZATION not in peer.organizations:
-            raise CertificateRefused("the present certificate is not one of a node")
+            raise NotIssued(RefusedFor.CERTIFICATE, "the present certificate is not one of a node")
         if (ended := self._now() - peer.not_after) > grace_s:
-            raise CertificateRefused(
+            raise NotIssued(
+                RefusedFor.CERTIFICATE,
                 f"the present certificate ended {ended / 86_400:.1f} days ago, longer than --renew-grace; join again "
-                f"with a new token"
+                f"with a new token",
             )
         return peer
 
     def sign(self, request: bytes, *, node: str, generation: int, rights: Iterable[str]) -> Signed:
         """Issue a certificate for a request (PKCS#10, DER) that names the drivers of `rights`; none: every driver.
 
-        Raises RequestRefused as `read_request`; CertificateRefused if the CA's own certificate has ended, or has not
-        begun.
+        Raises NotIssued as `read_request`, and if the CA's own certificate has ended, or has not begun.
         """
         authority = self._fresh()
         ca, ca_key = authority.certificate, authority.key
@@ -191,11 +183,14 @@ class Signer:
         now = dt.datetime.fromtimestamp(self._now(), dt.UTC).replace(microsecond=0)
         ends = min(now + dt.timedelta(seconds=self._ttl_s), ca.not_valid_after_utc)
         if ends <= now:
-            raise CertificateRefused(
-                "the hub's CA certificate has ended by the hub's clock; its operator must replace it, or set the clock"
+            raise NotIssued(
+                RefusedFor.CERTIFICATE,
+                "the hub's CA certificate has ended by the hub's clock; its operator must replace it, or set the clock",
             )
         if now < ca.not_valid_before_utc:
-            raise CertificateRefused("the hub's CA certificate is not valid yet by the hub's clock; set that clock")
+            raise NotIssued(
+                RefusedFor.CERTIFICATE, "the hub's CA certificate is not valid yet by the hub's clock; set that clock"
+            )
         common_name = f"{_COMMON_NAME}{node}"
         subject = x509.Name(
             [
@@ -276,11 +271,11 @@ def _request_key(request: bytes) -> ec.EllipticCurvePublicKey:
         found = x509.load_der_x509_csr(request)
         key, is_valid = found.public_key(), found.is_signature_valid
     except _UNREADABLE as error:
-        raise RequestRefused("the certificate request cannot be read") from error
+        raise NotIssued(RefusedFor.REQUEST, "the certificate request cannot be read") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise RequestRefused("the certificate request's key is not an EC key on P-256")
+        raise NotIssued(RefusedFor.REQUEST, "the certificate request's key is not an EC key on P-256")
     if not is_valid:
-        raise RequestRefused("the certificate request is not signed by its own key")
+        raise NotIssued(RefusedFor.REQUEST, "the certificate request is not signed by its own key")
     return key
 
 

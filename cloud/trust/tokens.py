@@ -25,6 +25,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from cloud.trust.trust_store import Certificate, Token, TrustStore
+from common.enrolment import NotIssued, RefusedFor
 from common.errors import OperatorRefused
 from common.pages.hub import TokenJoin, TokenStatus
 from common.pages.json_form import time_of
@@ -49,17 +50,13 @@ _PATTERN: Final = re.compile(r"[-.a-z0-9*?\[\]!]{1,253}")
 _WILDCARDS: Final = frozenset("*?[")
 
 
-class TokenRefused(Exception):
-    """The token does not let this node join."""
-
-
 class Tokens:
     """The tokens of one hub."""
 
     def __init__(self, store: TrustStore, *, now: Callable[[], float] = time.time) -> None:
         self._store, self._now = store, now
+        # Held from the check of a token until its use is stored, and while an operator changes one
         self.changing = asyncio.Lock()
-        """Held from the check of a token until its use is stored, and while an operator changes one."""
 
     async def create(
         self, *, nodes: str, drivers: tuple[str, ...], ttl_s: float, uses: int, replace: bool
@@ -116,28 +113,29 @@ class Tokens:
     def check(self, token: str, secret: bytes, node: str) -> Token:
         """The token of an id, if the secret is its own, the node is one of its nodes, and nobody revoked it.
 
-        Whether it has ended or is used up counts for a first request alone (`check_use`). Raises TokenRefused; the
+        Whether it has ended or is used up counts for a first request alone (`check_use`). Raises NotIssued; the
         message says why only to a peer that knows the secret.
         """
         found = self._store.tokens.get(token)
         expected = found.secret_hash if found is not None else "0" * 64
         if not hmac.compare_digest(expected, _hash(secret)) or found is None:
-            raise TokenRefused("the hub has no such token")
+            raise NotIssued(RefusedFor.TOKEN, "the hub has no such token")
         if found.revoked_at:
-            raise TokenRefused("this token was revoked")
+            raise NotIssued(RefusedFor.TOKEN, "this token was revoked")
         if not fnmatchcase(node, found.nodes):
-            raise TokenRefused(f"this token is for {found.nodes}, not for a node named {node}")
+            raise NotIssued(RefusedFor.TOKEN, f"this token is for {found.nodes}, not for a node named {node}")
         return found
 
     def check_use(self, token: Token) -> None:
         if token.made_at > self._now() + CLOCKS_S:
-            raise TokenRefused("the hub's clock was set back after this token was made; make a new one")
+            raise NotIssued(RefusedFor.TOKEN, "the hub's clock was set back after this token was made; make a new one")
         if token.ends_at <= self._now():
-            raise TokenRefused("this token has ended")
+            raise NotIssued(RefusedFor.TOKEN, "this token has ended")
         if token.used >= token.uses:
-            raise TokenRefused(
+            raise NotIssued(
+                RefusedFor.TOKEN,
                 f"this token is used up ({token.used} of {token.uses}): make a new one; csi-bridge token list on the "
-                f"hub's host shows who joined with it"
+                f"hub's host shows who joined with it",
             )
 
     def joined_with(self, token: Token) -> str:

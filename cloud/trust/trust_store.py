@@ -55,12 +55,9 @@ class Token:
 class State(StrEnum):
     """The states of a node's certificate."""
 
-    PENDING = "pending"
-    """Issued, and its key has not authenticated yet."""
-    CURRENT = "current"
-    """Its key was the newest one that authenticated."""
-    VOID = "void"
-    """A later one has authenticated, or has taken its place unused."""
+    PENDING = "pending"  # issued, and its key has not authenticated yet
+    CURRENT = "current"  # its key was the newest one that authenticated
+    VOID = "void"  # a later one has authenticated, or has taken its place unused
 
 
 @dataclass(frozen=True, slots=True)

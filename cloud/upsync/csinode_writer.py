@@ -35,8 +35,8 @@ class CSINodeWriter(Writer):
     def __init__(self, api: Kube, *, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(api)
         self._now = now
+        # For each node, the unreported drivers that have entries, with the time since when
         self._missed: dict[str, dict[str, float]] = {}
-        """For each node, the unreported drivers that have entries, with the time since when."""
 
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> float | None:
         found = await find(self._api, _CSI_NODES, ref.name)

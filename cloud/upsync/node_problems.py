@@ -53,8 +53,8 @@ class NodeProblems:
         self._api, self._source, self._state, self._pods, self._now = api, source, state, pods, now
         self._problems: Callable[[str], Sequence[str] | None] = lambda _node: None
         self._next: dict[str, float] = {}
+        # By node: the UIDs of pods with an Event, its text, and when it was written
         self._told: dict[str, dict[tuple[str, str], float]] = {}
-        """By node: the UIDs of pods with an Event, its text, and when it was written."""
         self._queue: WriteQueue[str] = WriteQueue(self._write)
         self.problems, self.close = self._queue.problems, self._queue.close
 

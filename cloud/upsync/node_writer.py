@@ -21,7 +21,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cloud.kinds.nodes import NODE_IDS, read_ids
+from cloud.kinds.nodes import NODE_IDS, in_use, read_ids
 from cloud.kube import RESOURCES, Body, Kube, find, patch_found
 from cloud.node_marks import is_reserved
 from cloud.upsync.in_use import InUse
@@ -57,7 +57,7 @@ class NodeWriter(Writer):
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
         self._problems.pop((node, ref), None)
         if fact is not None:
-            self._in_use.begin(node, _in_use(fact))
+            self._in_use.begin(node, in_use(fact))
         found = await find(self._api, _NODES, ref.name)
         if found is None:
             if fact is None:
@@ -83,7 +83,7 @@ class NodeWriter(Writer):
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **spec}
 
     async def _write_in_use(self, node: str, found: Body, fact: Mapping[str, Any]) -> Body:
-        told, there = _in_use(fact), _in_use(found)
+        told, there = in_use(fact), in_use(found)
         self._in_use.note(node, set(told).intersection(there))  # these stand there even if the request fails
         if told != there:
             found = await self._write_status(node, found, {"volumesInUse": told})
@@ -166,10 +166,6 @@ class _Change:
 
     def _problem(self, why: str) -> None:
         self.problems.append(f"node {self._node} {why}")
-
-
-def _in_use(body: Mapping[str, Any]) -> list[str]:
-    return list((body.get("status") or {}).get("volumesInUse") or ())
 
 
 def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]:

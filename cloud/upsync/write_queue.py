@@ -54,13 +54,10 @@ class WriteQueue(Generic[K]):
         """
         self._write, self._pause, self._later = write, pause, later
         self._closed = False
-        self._added: dict[K, int] = {}
-        """How often each waiting key was added."""
+        self._added: dict[K, int] = {}  # how often each waiting key was added
         self._tasks: dict[K, asyncio.Task[None]] = {}
-        self._due: dict[K, float] = {}
-        """When each key is due again, in the loop's clock."""
-        self._problems: dict[_Reason, dict[K, str]] = {}
-        """The failing keys and their texts, by reason."""
+        self._due: dict[K, float] = {}  # when each key is due again, in the loop's clock
+        self._problems: dict[_Reason, dict[K, str]] = {}  # the failing keys and their texts, by reason
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     def add(self, key: K) -> None:

@@ -25,10 +25,11 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from cloud.kinds.fields import Body
+from cloud.kinds.nodes import in_use
 from cloud.kinds.pods import claim_names, node_of
 from cloud.kube import KubeError
 from cloud.sync.closures import Closures
@@ -73,15 +74,12 @@ class WrittenFacts(FactSink):
         self._hearts, self._in_use, self._writers = hearts, in_use, writers
         self._closed = False
         self._streams: Counter[str] = Counter()
-        self._observed: set[str] = set()
-        """The nodes that a kubelet serves, as their agents said last."""
-        self._buckets: dict[str, Bucket] = {}
-        """By node: the Events that it may still let the hub write."""
+        self._observed: set[str] = set()  # the nodes that a kubelet serves, as their agents said last
+        self._buckets: dict[str, Bucket] = {}  # by node: the Events that it may still let the hub write
         self._monotonic = monotonic
-        self._uids: dict[str, str] = {}
-        """The UID of each existing Node, as the cluster's watch showed it last."""
+        self._uids: dict[str, str] = {}  # the UID of each existing Node, as the cluster's watch showed it last
+        # The nodes with a stored fact about a claim, by claim. The claim may not exist yet.
         self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)
-        """The nodes with a stored fact about a claim, by claim. The claim may not exist yet."""
         self._queues: dict[str, WriteQueue[Key]] = {kind: WriteQueue(self._write, pause=pause) for kind in writers}
 
     def judge_again(self, node: str) -> None:
@@ -104,7 +102,7 @@ class WrittenFacts(FactSink):
         stamps = super().stamps(node)
         ref = Ref("Node", "", node)
         fact = self._table.of(node).get(ref)
-        if fact is None or self._in_use.has(node, _in_use(fact.body)):
+        if fact is None or self._in_use.has(node, in_use(fact.body)):
             return stamps
         return {it: stamp for it, stamp in stamps.items() if it != ref}
 
@@ -152,7 +150,7 @@ class WrittenFacts(FactSink):
     def _has_other_use(self, ref: Ref, body: Body) -> bool:
         """Whether a Node has not the `volumesInUse` of its fact: the request of a hub before this one may come late."""
         fact = self._table.of(ref.name).get(ref)
-        return fact is not None and set(_in_use(fact.body)) != set(_in_use(body))
+        return fact is not None and set(in_use(fact.body)) != set(in_use(body))
 
     def _is_gone(self, node: str, body: Body | None) -> bool:
         """Whether a known Node is gone. After an interruption the watch may show only the Node that replaced it."""
@@ -188,7 +186,7 @@ class WrittenFacts(FactSink):
             return False
         self._told(key)
         if obj.ref.kind == "Node" and node not in self._observed:
-            await self._in_use.wait(node, _in_use(read_fact(obj)))
+            await self._in_use.wait(node, in_use(read_fact(obj)))
         return True
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
@@ -260,7 +258,3 @@ class WrittenFacts(FactSink):
         if fact is not None and body != fact.body:
             log.info("node %s tells of drivers or segments that its reports do not have: not written to %s", node, ref)
         return await self._writers[ref.kind].write(node, ref, dict(body) if body is not None else None)
-
-
-def _in_use(body: Body) -> Collection[str]:
-    return (body.get("status") or {}).get("volumesInUse") or ()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import KubeError, Resource
-from cloud.sources.cluster.on_demand import OnDemand
-from cloud.sources.cluster.secret_reader import REFRESH_S, SecretReader
+from cloud.sources.cluster.on_demand import REFRESH_S, OnDemand, SecretReader
 from common.objects import Ref
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle

@@ -39,11 +39,11 @@ class Copy:
     def end(self) -> None:
         self.has, self.lists = self._listed, self.lists + 1
 
-    def put(self, body: Mapping[str, Any]) -> None:
-        self.has |= _entry(body)
-
-    def remove(self, body: Mapping[str, Any]) -> None:
-        del self.has[body["metadata"]["name"]]
+    def take(self, body: Mapping[str, Any], *, is_gone: bool) -> None:
+        if is_gone:
+            del self.has[body["metadata"]["name"]]
+        else:
+            self.has |= _entry(body)
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ async def test_what_nobody_foresaw_is_logged_once_and_tried_again_with_growing_d
 async def test_a_change_that_nobody_foresaw_makes_a_list(api: FakeApi) -> None:
     api.put(node("a"))
     async with reflected(api) as (made, copy, _waits):
-        copy.put = _fail  # type: ignore[method-assign]  # a bug
+        copy.take = _fail  # type: ignore[method-assign]  # a bug
         api.put(node("a", "new"))
         await settle()
         assert (copy.has, copy.lists) == ({"a": "new"}, 2)

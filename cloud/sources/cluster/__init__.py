@@ -3,6 +3,6 @@
 Read in this order:
 
 * `reflector`: lists and watches the objects of one kind.
-* `on_demand`, `secret_reader`, `token_minter`: get Secrets and tokens one by one, when a node needs them.
+* `on_demand`, `token_minter`: get Secrets and tokens one by one, when a node needs them.
 * `cluster`: puts them together.
 """

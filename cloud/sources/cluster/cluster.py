@@ -23,9 +23,8 @@ from cloud.kinds.kind_rules import check_metadata, trimmed
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest
 from cloud.kube import RESOURCES, Kube, KubeError
-from cloud.sources.cluster.on_demand import OnDemand
+from cloud.sources.cluster.on_demand import OnDemand, SecretReader
 from cloud.sources.cluster.reflector import Reflector
-from cloud.sources.cluster.secret_reader import SecretReader
 from cloud.sources.cluster.token_minter import TokenMinter
 from cloud.sources.manifests.manifest_objects import item_of
 from cloud.sources.source import Item, Source
@@ -57,8 +56,7 @@ class Cluster(Source):
         super().__init__()
         self._problems: dict[Ref, str] = {}
         self._unlisted = set(WATCHED)
-        self._lacking = frozenset[str]()
-        """The kinds that the source does without until it may list them."""
+        self._lacking = frozenset[str]()  # the kinds that the source does without until it may list them
         self._unready = unready
         self._node_states: dict[str, nodes.NodeState] = {}
         self._minter = TokenMinter(api)
@@ -200,10 +198,9 @@ class _Copy:
         listed, self._listed = self._listed, {}
         self._cluster.listed(self._kind, listed)
 
-    def put(self, body: Mapping[str, Any]) -> None:
+    def take(self, body: Mapping[str, Any], *, is_gone: bool) -> None:
         ref, item = self._cluster.read(self._kind, body)
-        self._cluster.update({ref: item})
-
-    def remove(self, body: Mapping[str, Any]) -> None:
-        ref, _ = self._cluster.read(self._kind, body)
-        self._cluster.gone(ref)
+        if is_gone:
+            self._cluster.gone(ref)
+        else:
+            self._cluster.update({ref: item})

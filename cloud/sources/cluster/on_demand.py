@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from cloud.kube import Body, KubeError
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from common.backoff import Backoff
 from common.objects import Ref
 
@@ -31,6 +31,9 @@ _BACKOFF: Final = Backoff(first_s=1.0, most_s=60.0)
 
 _AT_ONCE: Final = 4
 """Requests at the same time: with 10 ms for each, the objects of 10,000 pods that start with their hub take 30 s."""
+
+REFRESH_S: Final = 60.0
+"""The time between two reads of one Secret, as in a kubelet that does not watch Secrets."""
 
 
 class Getter(Protocol):
@@ -46,6 +49,22 @@ class Getter(Protocol):
         """The failure as a sentence."""
 
 
+class SecretReader:
+    """Reads Secrets (`Getter`)."""
+
+    def __init__(self, api: Kube) -> None:
+        self._api = api
+
+    async def get(self, ref: Ref) -> tuple[Body | None, float]:
+        return await find(self._api, RESOURCES["Secret"], ref.name, ref.namespace), REFRESH_S
+
+    def stand_in(self, _ref: Ref, _error: KubeError) -> None:
+        """None: a node would take a stand-in for a Secret without values."""
+
+    def in_words(self, ref: Ref, error: KubeError) -> str:
+        return f"{ref} cannot be read, and nodes keep their copy of it: {error}"
+
+
 class OnDemand:
     """Gets the objects in use. `run()` does the work."""
 
@@ -54,8 +73,8 @@ class OnDemand:
         self._getter, self._found, self._now = getter, found, now
         self._turns = itertools.count()
         self._due: dict[Ref, tuple[float, int]] = {}
+        # A heap of all due times; entries that differ from `_due` no longer count
         self._order: list[tuple[tuple[float, int], Ref]] = []
-        """A heap of all due times; entries that differ from `_due` no longer count."""
         self._known: set[Ref] = set()
         self._failures: dict[Ref, int] = {}
         self._problems: dict[Ref, str] = {}

@@ -37,7 +37,7 @@ _BACKOFF: Final = Backoff(
 
 
 class Copy(Protocol):
-    """A copy of a kind's objects. `add`, `put` and `remove` raise KubeError if the body names no object."""
+    """A copy of a kind's objects. `add` and `take` raise KubeError if the body names no object."""
 
     def begin(self) -> None:
         """A whole list follows, by `add`."""
@@ -48,11 +48,8 @@ class Copy(Protocol):
     def end(self) -> None:
         """Replace the copy by the list."""
 
-    def put(self, body: Mapping[str, Any]) -> None:
-        """Add or replace one object."""
-
-    def remove(self, body: Mapping[str, Any]) -> None:
-        """Remove one object."""
+    def take(self, body: Mapping[str, Any], *, is_gone: bool) -> None:
+        """Add, replace or remove one object."""
 
 
 class Reflector:
@@ -71,8 +68,7 @@ class Reflector:
         self.trouble = ""  # the reason why the copy may be out of date, in a sentence; empty while it is up to date
         self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
         self._forbidden = forbidden
-        self._logged = ""
-        """The trouble that the log has reported last."""
+        self._logged = ""  # the trouble that the log has reported last
         self._version = ""
         self._failures = 0
 
@@ -129,19 +125,11 @@ class Reflector:
         for_s = random.randint(*_WATCH_S)  # noqa: S311  # no secret
         heard = False
         async for what, body in self._api.watch(self._resource, self._version, for_s=for_s):
-            match what:
-                case "ADDED" | "MODIFIED":
-                    self._copy.put(body)
-                case "DELETED":
-                    self._copy.remove(body)
-                case "OPEN" | "BOOKMARK":
-                    pass
-                case _:
-                    log.warning(
-                        "%s: the API server sent an event of the unknown type %s, which is ignored",
-                        self._resource.plural,
-                        what,
-                    )
+            if what in {"ADDED", "MODIFIED", "DELETED"}:
+                self._copy.take(body, is_gone=what == "DELETED")
+            elif what not in {"OPEN", "BOOKMARK"}:
+                why = "%s: the API server sent an event of the unknown type %s, which is ignored"
+                log.warning(why, self._resource.plural, what)
             self._version = (body.get("metadata") or {}).get("resourceVersion") or self._version
             self.trouble = ""
             if what != "OPEN":

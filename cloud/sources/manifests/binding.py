@@ -84,8 +84,7 @@ class _Binding:
     def __init__(self, bodies: Mapping[Ref, Body], told: Told, kept: Pairs) -> None:
         self.problems: dict[str, str] = {}
         self._told, self._bodies, self._kept = told, bodies, kept
-        self._volume_of: dict[Ref, Ref] = {}
-        """The volume that each claim is bound to."""
+        self._volume_of: dict[Ref, Ref] = {}  # the volume that each claim is bound to
         self._claim_of: dict[Ref, Ref] = {}
         self._users = self._claim_users()
 

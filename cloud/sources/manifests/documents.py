@@ -12,7 +12,7 @@ Rules:
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,10 +21,6 @@ import yaml
 from cloud.kinds.fields import Path
 
 _DEEPEST: Final = 100
-
-_TOO_DEEP: Final = f"it is nested more than {_DEEPEST} levels deep"
-
-_NO_JSON_NUMBER: Final = "it has a number that JSON cannot hold"
 
 _LARGEST_INTEGER: Final = 2**64
 """The largest whole number. Kubernetes has no larger one, and Python prints none with thousands of digits."""
@@ -141,7 +137,7 @@ class _Composer:
         if event.anchor is not None:  # an alias has one, too
             raise DocumentError(line, "it has an anchor or an alias; write the value out")
         if depth >= _DEEPEST:
-            raise DocumentError(line, _TOO_DEEP)
+            raise DocumentError(line, f"it is nested more than {_DEEPEST} levels deep")
         if isinstance(event, yaml.ScalarEvent):
             return _scalar(event, line), Place(line, {})
         if event.tag is not None:
@@ -188,21 +184,9 @@ def _scalar(event: Any, line: int) -> str | int | float | bool | None:
         return text
     kind = next((name for name, pattern in _PLAIN if pattern.fullmatch(text)), "str")
     try:
-        return _of_kind(kind, text)
+        return _VALUES[kind](text)
     except ValueError:
-        raise DocumentError(line, _NO_JSON_NUMBER) from None
-
-
-def _of_kind(kind: str, text: str) -> str | int | float | bool | None:
-    if kind == "null":
-        return None
-    if kind == "bool":
-        return text.lower() in ("true", "yes", "on")
-    if kind == "int":
-        return _integer(text)
-    if kind == "float":
-        return _finite(text)
-    return text
+        raise DocumentError(line, "it has a number that JSON cannot hold") from None
 
 
 def _integer(text: str) -> int:
@@ -211,15 +195,24 @@ def _integer(text: str) -> int:
     base = 8 if re.fullmatch("0[0-7]+", digits) else 0
     number = int(digits, base)
     if number > _LARGEST_INTEGER:
-        raise ValueError(_NO_JSON_NUMBER)
+        raise ValueError
     return -number if text.startswith("-") else number
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(_NO_JSON_NUMBER)
+        raise ValueError
     return number
+
+
+_VALUES: Final[Mapping[str, Callable[[str], str | float | None]]] = {
+    "null": lambda _text: None,
+    "bool": lambda text: text.lower() in ("true", "yes", "on"),
+    "int": _integer,
+    "float": _finite,
+    "str": str,
+}
 
 
 def _short(text: str) -> str:

@@ -66,10 +66,8 @@ class ManifestFiles:
         # Why the files do not count, by file name; the directory's own problem has an empty name
         self.problems: dict[str, str] = {}
         self.unsettled = False  # a change does not count yet: scan again in `SETTLE_S`
-        self._found: dict[str, _Signature | None] = {}
-        """The files of the last scan."""
-        self._since = 0.0
-        """When the files changed last."""
+        self._found: dict[str, _Signature | None] = {}  # the files of the last scan
+        self._since = 0.0  # when the files changed last
         self._readings: dict[str, _Reading] = {}
 
     def scan(self, now: Now) -> None:

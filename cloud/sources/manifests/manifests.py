@@ -55,11 +55,9 @@ class Manifests(Source):
         self._bindings = bindings
         self._stored = read_pairs(bindings) if bindings is not None else Pairs()
         self._binder = Binder(self._stored)
-        self._bound: tuple[object, Told] | None = None
-        """The files' objects and the reports that were bound last."""
+        self._bound: tuple[object, Told] | None = None  # the files' objects and the reports that were bound last
         self._items: Mapping[Ref, Item] = {}
-        self._unbound: Mapping[str, str] = {}
-        """The problems of objects that could not be bound."""
+        self._unbound: Mapping[str, str] = {}  # the problems of objects that could not be bound
         self._problems: Mapping[str, str] = {}
         self._is_named_empty = False
         self._wake = asyncio.Event()
