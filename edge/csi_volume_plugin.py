@@ -32,7 +32,7 @@ from common.status import Code, Status
 from edge import node_requests
 from edge.disk import ownership
 from edge.disk.block_devices import BlockDevices
-from edge.disk.found_volumes import Found, Published, Staged, Unreadable, scan
+from edge.disk.found_volumes import Found, Published, Staged, Unreadable, published_for, scan, staged_for
 from edge.disk.layout import Layout
 from edge.disk.mounts import MountTable, read_table
 from edge.disk.own_thread import in_own_thread
@@ -123,7 +123,7 @@ class VolumePlugin:
         driver = self._driver(volume.driver)
         stages = Has.STAGE_UNSTAGE_VOLUME in driver.capabilities
         label = selinux_label if volume.rules.selinux_mount and not volume.block else ""
-        staged = Staged(driver=volume.driver, handle=volume.handle, name=volume.name, block=volume.block)
+        staged = staged_for(volume)
         request = node_requests.stage(
             volume,
             str(self._dirs.staging_target(staged)),
@@ -205,7 +205,7 @@ class VolumePlugin:
     ) -> None:
         volume, uid = wanted.volume, wanted.pod.uid
         driver = self._driver(volume.driver)
-        published = _of(wanted)
+        published = published_for(wanted)
         target = self._dirs.target(published)
         request = node_requests.publish(
             wanted,
@@ -376,7 +376,7 @@ class VolumePlugin:
     async def _health(self, driver: NodeDriver, published: Published) -> tuple[bool, str]:
         staging = ""
         if Has.STAGE_UNSTAGE_VOLUME in driver.capabilities and not published.ephemeral:
-            staging = str(self._dirs.staging_target(_staging_of(published)))
+            staging = str(self._dirs.staging_target(staged_for(published)))
         request = node_requests.health(published.handle, str(self._dirs.target(published)), staging)
         answer = await self._call(driver, "health", node_requests.HEALTH, request)
         return _understood(driver, "NodeGetVolumeHealth", node_requests.read_health, answer)
@@ -456,22 +456,6 @@ class VolumePlugin:
         if status.ok:
             return answer or b""
         raise driver_error(driver.name, method, Status(status.code, _told(status.message, hidden), status.origin))
-
-
-def _of(wanted: PodVolume) -> Published:
-    volume = wanted.volume
-    return Published(
-        driver=volume.driver,
-        handle=volume.handle,
-        name=volume.name,
-        pod_uid=wanted.pod.uid,
-        block=volume.block,
-        ephemeral=volume.ephemeral,
-    )
-
-
-def _staging_of(published: Published) -> Staged:
-    return Staged(driver=published.driver, handle=published.handle, name=published.name, block=published.block)
 
 
 async def _locally(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

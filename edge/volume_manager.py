@@ -48,7 +48,6 @@ from edge.manager.report import (
     told_volumes,
 )
 from edge.manager.resolution import PodWants
-from edge.manager.rows import published_of
 from edge.manager.shared_look import SharedLook
 from edge.manager.states import Device, Publication, Row, State, VolumeStates, read_boot
 from edge.manager.task import VolumeTask
@@ -216,13 +215,7 @@ class VolumeManager:
         shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants, mounts)]
         told = {(one["uid"], one["driver"], one["handle"]) for one in shown}
         for volume in self._volumes.values():
-            leaving = report_leaving(
-                volume,
-                self._path,
-                may_unpublish=self._may_unpublish,
-                may_unstage=self._may_unstage,
-                wants_of=self.wanted.of,
-            )
+            leaving = self._leaving(volume)
             if self._fencing.is_fenced(volume.key):  # its pods still ask for it, and their entries tell
                 leaving = (one for one in leaving if (one["uid"], one["driver"], one["handle"]) not in told)
             shown += leaving
@@ -232,19 +225,18 @@ class VolumeManager:
 
     def left_over(self) -> list[LeftOver]:
         """Return the mounts that no pod wants, and that the agent may not or cannot take down."""
-        leaving = (
-            entry
-            for volume in self._volumes.values()
-            for entry in report_leaving(
-                volume,
-                self._path,
-                may_unpublish=self._may_unpublish,
-                may_unstage=self._may_unstage,
-                wants_of=self.wanted.of,
-            )
-        )
+        leaving = (entry for volume in self._volumes.values() for entry in self._leaving(volume))
         unreadable = (report_unreadable(one, self._started_at) for one in self._leftovers.shown)
         return [told_left_over(entry) for entry in (*leaving, *unreadable) if is_left_over(entry)]
+
+    def _leaving(self, volume: VolumeTask) -> Iterator[Entry]:
+        return report_leaving(
+            volume,
+            self._path,
+            may_unpublish=self._may_unpublish,
+            may_unstage=self._may_unstage,
+            wants_of=self.wanted.of,
+        )
 
     def usage(self) -> dict[tuple[str, str], VolumeStats]:
         # a thread may call it; if several pods have a claim, the usage is that of one mount, as a kubelet's
@@ -599,8 +591,8 @@ class VolumeManager:
         publications = [row for row in rows if isinstance(row, Publication)]
         try:
             if self._host.may_defer:
-                await self._host.direct().sweep(map(published_of, publications))
-            await self._host.cdi.sweep(published_of(row) for row in publications if row.state is State.DONE)
+                await self._host.direct().sweep(publications)
+            await self._host.cdi.sweep(row for row in publications if row.state is State.DONE)
         except VolumeError as error:
             log.warning("the runtimes may know volumes that are gone: %s", error.why)
 

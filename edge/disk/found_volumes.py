@@ -12,11 +12,12 @@ Rules:
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from edge.disk.layout import NO_DRIVERS, PLUGIN, VOL_DATA, Layout, escaped, handle_hash
 from edge.disk.root_dir import Kind, RootDir
 from edge.disk.volume_data import EPHEMERAL, LARGEST_BYTES, VolumeData, VolumeDataUnknown, parse
-from edge.volumes import VolumeKey
+from edge.volumes import PodVolume, Volume, VolumeKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,24 @@ class Staged:
     @property
     def key(self) -> VolumeKey:
         return VolumeKey(self.driver, self.handle)
+
+
+def published_for(want: PodVolume) -> Published:
+    """Return the publication that a pod is to get."""
+    volume = want.volume
+    return Published(
+        driver=volume.driver,
+        handle=volume.handle,
+        name=volume.name,
+        pod_uid=want.pod.uid,
+        block=volume.block,
+        ephemeral=volume.ephemeral,
+    )
+
+
+def staged_for(volume: Volume | Published) -> Staged:
+    """Return the staging that a volume is to get, or that its publication may have."""
+    return Staged(driver=volume.driver, handle=volume.handle, name=volume.name, block=volume.block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +136,7 @@ class _Scan:
             for folder in _dirs(self._below(self.layout.pods / uid / "volumes" / PLUGIN, pod_uid=uid)):
                 path = self.layout.volume_dir(uid, folder)
                 try:
-                    data = self._read(path)
+                    data = read_data(self.root, path)
                     _require(escaped(data.name) == folder)
                 except VolumeDataUnknown as error:
                     self.unreadable.append(
@@ -134,7 +153,7 @@ class _Scan:
             for folder in _dirs(self._below(self.layout.staging_root / driver, driver=driver)):
                 path = self.layout.staging_root / driver / folder
                 try:
-                    data = self._read(path)
+                    data = read_data(self.root, path)
                     _require(data.driver == driver and handle_hash(data.handle) == folder)
                 except VolumeDataUnknown as error:
                     self.unreadable.append(Unreadable(path=path, reason=str(error), driver=driver, bare=error.missing))
@@ -147,7 +166,7 @@ class _Scan:
         names = self._dirs(root) | self._dirs(root / "staging") | self._dirs(root / "publish") | set(places)
         for name in sorted(names - {"staging", "publish"}):
             try:
-                data = self._read(self.layout.block_data(name))
+                data = read_data(self.root, self.layout.block_data(name))
                 _require(escaped(data.name) == name)
             except VolumeDataUnknown as error:
                 why, path = str(error), self.layout.block_dir(name)
@@ -157,9 +176,9 @@ class _Scan:
                     for uid, path in sorted(places.get(name, {}).items())
                 ]
                 continue
-            volume = (data.driver, data.handle, data.name)
-            self.staged.append(_block_staged(*volume))
-            self.published += [_block_published(*volume, uid) for uid in sorted(places.get(name, {}))]
+            volume: dict[str, Any] = {"driver": data.driver, "handle": data.handle, "name": data.name, "block": True}
+            self.staged.append(Staged(**volume))
+            self.published += [Published(**volume, pod_uid=uid) for uid in sorted(places.get(name, {}))]
 
     def _block_publications(self) -> dict[str, dict[str, Path]]:
         found: dict[str, dict[str, Path]] = {}
@@ -191,9 +210,6 @@ class _Scan:
             )
             return {}
 
-    def _read(self, folder: Path) -> VolumeData:
-        return read_data(self.root, folder)
-
 
 def read_data(root: RootDir, folder: Path) -> VolumeData:
     """Read the vol_data.json of a directory. Raises VolumeDataUnknown if it does not identify a volume."""
@@ -212,11 +228,3 @@ def _dirs(found: Mapping[str, Kind]) -> set[str]:
 def _require(belongs: bool) -> None:  # noqa: FBT001  # it reads as a sentence
     if not belongs:
         raise VolumeDataUnknown(f"its {VOL_DATA} is another volume's")
-
-
-def _block_staged(driver: str, handle: str, name: str) -> Staged:
-    return Staged(driver=driver, handle=handle, name=name, block=True)
-
-
-def _block_published(driver: str, handle: str, name: str, pod_uid: str) -> Published:
-    return Published(driver=driver, handle=handle, name=name, pod_uid=pod_uid, block=True)

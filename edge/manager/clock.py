@@ -16,5 +16,5 @@ class Clock:
         """Return seconds since the machine's start, for measuring waits."""
         return time.monotonic()
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(max(0.0, delay_s), callback)

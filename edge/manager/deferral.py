@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from edge.disk.found_volumes import Published
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target, target_for
-from edge.manager.rows import VolumeRows, guard_of, published_of
+from edge.manager.rows import VolumeRows
 from edge.manager.states import BY_DRIVER, Handover, Publication
 from edge.manager.steps import Step
 from edge.volume_errors import Refused, Uncertain, VolumeError
@@ -55,7 +55,7 @@ class VolumeDeferral:
         """
         began_at = self._host.clock.monotonic()
         target = target_for(want)
-        published = published_of(self._rows.publications[target])
+        published = self._rows.publications[target]
         is_used = self._is_handed(target) or await self._direct.is_told(published)
         try:
             device = await self._direct.device(published)
@@ -85,11 +85,10 @@ class VolumeDeferral:
 
     async def take_back(self, row: Publication) -> None:
         """Undo `hand_over`, before the driver unpublishes. Raises Uncertain if it must be repeated."""
-        published = published_of(row)
-        await self._direct.take_back(published)
+        await self._direct.take_back(row)
         if row.handover is not Handover.HANDED:
-            await self._direct.wait_idle(published)
-        await self._clean(guard_of(row))
+            await self._direct.wait_idle(row)
+        await self._clean(row.guard)
 
     # ---- deferral by the driver --------------------------------------------------------------------------------------
 
@@ -98,7 +97,7 @@ class VolumeDeferral:
         if self._host.may_defer and not want.volume.block:
             target = target_for(want)
             row = self._rows.publications[target]
-            is_told = await self._direct.is_told(published_of(row))
+            is_told = await self._direct.is_told(row)
             self._rows.add(replace(row, runtime=BY_DRIVER if is_told else ""))
             if is_told:
                 self._host.count_deferred("driver")
@@ -106,7 +105,7 @@ class VolumeDeferral:
     async def forget(self, row: Publication) -> None:
         """Remove what a driver left of its own deferral, once it has unpublished. Raises Uncertain: repeat it."""
         if row.runtime or (row.reconstructed and self._host.may_defer):
-            await self._direct.forget(published_of(row))
+            await self._direct.forget(row)
 
     # ---- the device --------------------------------------------------------------------------------------------------
 
@@ -164,15 +163,14 @@ class VolumeDeferral:
 
     async def _undo(self, target: Target) -> None:
         row = self._rows.publications[target]
-        published = published_of(row)
         try:
-            await self._direct.take_back(published)
-            await self._direct.wait_idle(published)
+            await self._direct.take_back(row)
+            await self._direct.wait_idle(row)
             if row.handover is Handover.HANDED:  # no guest has it any more: the next try checks and grows it again
                 await self._rows.write(replace(row, handover=Handover.NONE))
-            await self._clean(guard_of(row))
-            await self._host.plugin.unpublish(published)
-            await self._clean(published)
+            await self._clean(row.guard)
+            await self._host.plugin.unpublish(row)
+            await self._clean(row)
         except VolumeError as error:
             raise Uncertain(error.why) from error
 

@@ -24,7 +24,7 @@ from edge.manager.expansion import (
 )
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target, target_for
-from edge.manager.rows import VolumeRows, published_of
+from edge.manager.rows import VolumeRows
 from edge.manager.states import Handover, State
 from edge.manager.steps import Step
 from edge.tries import KUBELET
@@ -200,7 +200,7 @@ class VolumeExpander:
         if not (row.state is State.DONE or is_handed):  # no guest has the device: the handover grows its file system
             self._growing = claim, plan
             return False
-        is_grown = await host.direct().resize(published_of(row))
+        is_grown = await host.direct().resize(row)
         self._tell_growth(want, claim, plan, is_grown=is_grown)
         return is_grown
 

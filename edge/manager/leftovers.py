@@ -17,9 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge.csi_volume_plugin import VolumePlugin
-from edge.disk.found_volumes import Published, Staged, Unreadable
-from edge.manager.rows import guard_of, published_of, staged_of
-from edge.manager.states import Device, Publication, Row
+from edge.disk.found_volumes import Published, Staged, Unreadable, published_for, staged_for
+from edge.manager.states import Publication, Row
 from edge.manager.task import VolumeTask
 from edge.volume_errors import VolumeError
 
@@ -46,8 +45,8 @@ class Leftovers:
 
     def begin(self, found: Iterable[Unreadable], rows: Sequence[Row]) -> None:
         """Take the directories found at start, except those that belong to a row."""
-        known = [staged_of(row) if isinstance(row, Device) else published_of(row) for row in rows]
-        known += [guard_of(row) for row in rows if isinstance(row, Publication) and row.agent_defers]
+        guards = [row.guard for row in rows if isinstance(row, Publication) and row.agent_defers]
+        known = (*rows, *guards)
         self._all = [one for one in found if not any(one.is_of(what) for what in known)]
         for one in self._all:
             log.warning("%s is left from an earlier run, and its state is unknown: %s", one.path, one.reason)
@@ -90,22 +89,14 @@ def _way_to(path: Path) -> Iterable[Path]:
 
 
 def _places(task: VolumeTask) -> Iterable[Published | Staged]:
-    yield from map(published_of, task.rows.publications.values())
-    yield from (guard_of(row) for row in task.rows.publications.values() if row.agent_defers)
+    yield from task.rows.publications.values()
+    yield from (row.guard for row in task.rows.publications.values() if row.agent_defers)
     if task.rows.device is not None:
-        yield staged_of(task.rows.device)
+        yield task.rows.device
     for want in task.wants.values():
-        volume = want.volume
-        published = Published(
-            driver=volume.driver,
-            handle=volume.handle,
-            name=volume.name,
-            pod_uid=want.pod.uid,
-            block=volume.block,
-            ephemeral=volume.ephemeral,
-        )
+        published = published_for(want)
         yield published
         if want.deferral is not None:
             yield replace(published, block=False)
-        if not volume.ephemeral:
-            yield Staged(driver=volume.driver, handle=volume.handle, name=volume.name, block=volume.block)
+        if not want.volume.ephemeral:
+            yield staged_for(want.volume)

@@ -12,10 +12,9 @@ Rules (docs/csi-contract.md#volumes-found-after-a-restart):
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-from edge.disk.found_volumes import Found, Published, Staged
-from edge.manager.rows import published_of, staged_of
+from edge.disk.found_volumes import Found, Published, Staged, staged_for
 from edge.manager.states import Device, Publication, Row, State
 from edge.volumes import VolumeKey
 
@@ -41,13 +40,11 @@ def reconstruct(
     places = {_place(one) for one in on_disk}
     known: dict[object, Row] = {}
     for row in rows:
-        what = staged_of(row) if isinstance(row, Device) else published_of(row)
-        stands = is_mounted(what) if row.mount_point else _place(what) in places
+        stands = is_mounted(row) if row.mount_point else _place(row) in places
         if isinstance(row, Publication):
-            published = published_of(row)
-            stands = stands and (not row.runtime or is_deferred(published)) and has_devices(published)
+            stands = stands and (not row.runtime or is_deferred(row)) and has_devices(row)
         believed = row.state is State.UNCERTAIN or (stands and row.boot == boot)
-        known[_place(what)] = row if believed else replace(row, state=State.UNCERTAIN)
+        known[_place(row)] = row if believed else replace(row, state=State.UNCERTAIN)
     for published in found.published:
         if _place(published) not in known:
             log.warning(
@@ -55,11 +52,10 @@ def reconstruct(
                 published.key,
                 published.pod_uid,
             )
-            known[_place(published)] = _publication(published, now)
+            known[_place(published)] = Publication(**asdict(published), reconstructed=True, since=now)
     for row in list(known.values()):
         if isinstance(row, Publication) and row.reconstructed and not row.ephemeral:
-            staged = Staged(driver=row.driver, handle=row.handle, name=row.name, block=row.block)
-            known.setdefault(row.key, _device(staged, now))
+            known.setdefault(row.key, _device(staged_for(row), now))
     for staged in found.staged:
         if staged.key not in known:
             log.warning("volume %s may be staged: its directory is there, but no record of it", staged.key)
@@ -71,26 +67,6 @@ def _place(what: Published | Staged) -> VolumeKey | tuple[VolumeKey, str, str]:
     return what.key if isinstance(what, Staged) else (what.key, what.pod_uid, what.name)
 
 
-def _publication(published: Published, now: float) -> Publication:
-    return Publication(
-        driver=published.driver,
-        handle=published.handle,
-        name=published.name,
-        pod_uid=published.pod_uid,
-        block=published.block,
-        ephemeral=published.ephemeral,
-        reconstructed=True,
-        since=now,
-    )
-
-
 def _device(staged: Staged, now: float) -> Device:
-    return Device(
-        driver=staged.driver,
-        handle=staged.handle,
-        name=staged.name,
-        block=staged.block,
-        reconstructed=True,
-        since=now,
-        attached=True,  # until it is unstaged, nobody knows that it needs no listing
-    )
+    # `attached`: until it is unstaged, nobody knows that it needs no listing.
+    return Device(**asdict(staged), reconstructed=True, since=now, attached=True)

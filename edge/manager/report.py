@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from common.errors import timestamp
@@ -18,10 +18,9 @@ from common.left_over import LeftOver
 from common.metrics import VolumeStats
 from common.pod_fact import ToldVolume, VolumeState
 from edge.disk.cdi import CdiFiles
-from edge.disk.found_volumes import Published, Unreadable
+from edge.disk.found_volumes import Published, Unreadable, published_for
 from edge.manager.places import VOLUME, Target, target_for
 from edge.manager.resolution import PodWants
-from edge.manager.rows import guard_of, published_of
 from edge.manager.states import Device, Publication, State
 from edge.manager.steps import Step
 from edge.manager.task import VolumeTask
@@ -33,23 +32,12 @@ PathOf = Callable[[Published], str]
 """Gives the path of a volume in a pod's directory; empty if its name cannot be a path."""
 
 _EMPTY: Entry = {
-    "namespace": "",
-    "pod": "",
-    "uid": "",
-    "volume": "",
-    "state": "",
-    "pv": "",
-    "driver": "",
-    "handle": "",
-    "mode": "",
+    **dict.fromkeys(("namespace", "pod", "uid", "volume", "state", "pv", "driver", "handle", "mode"), ""),
+    **dict.fromkeys(("path", "error", "abnormal", "runtime"), ""),
     "read_only": False,
-    "path": "",
     "since": 0.0,
-    "error": "",
     "size_bytes": None,
     "used_bytes": None,
-    "abnormal": "",
-    "runtime": "",
     "devices": [],
 }
 
@@ -64,62 +52,35 @@ _DOING = {
 def report_pod(wants: PodWants, volumes: list[Entry]) -> Entry:
     pod = wants.pod
     published = sum(one["state"] == "published" for one in volumes)
-    return {
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "uid": pod.uid,
-        "volumes": len(volumes),
-        "published": published,
-    }
+    told = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    return {**told, "volumes": len(volumes), "published": published}
 
 
 def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf, cdi: CdiFiles) -> Entry:
-    volume, pod = want.volume, want.pod
     target = target_for(want)
     row = task.rows.publications.get(target) if task is not None else None
     stats = task.upkeep.stats.get(target) if task is not None else None
-    published = Published(
-        driver=volume.driver,
-        handle=volume.handle,
-        name=volume.name,
-        pod_uid=pod.uid,
-        block=volume.block and want.deferral is None,
-        ephemeral=volume.ephemeral,
-    )
-    asked = want.deferral.runtime if want.deferral is not None else ""
+    published, deferral = published_for(want), want.deferral
     return {
         **_EMPTY,
-        "namespace": pod.namespace,
-        "pod": pod.name,
-        "uid": pod.uid,
+        **_mount(replace(published, block=False) if deferral is not None else published, path_of),
+        "namespace": want.pod.namespace,
+        "pod": want.pod.name,
         "volume": want.volume_name,
         "state": _state(task, target),
-        "pv": "" if volume.ephemeral else volume.name,
-        "driver": volume.driver,
-        "handle": volume.handle,
-        "mode": _mode(block=published.block),
         "read_only": want.read_only,
-        "path": path_of(published),
-        "runtime": asked if row is None else row.runtime,
+        "runtime": row.runtime if row is not None else deferral.runtime if deferral is not None else "",
         "since": row.since if row is not None else task.wanted_since(target) if task is not None else 0.0,
         "error": task.trouble(target) if task is not None else "",
         "devices": [asdict(one) for one in cdi.devices(want)] if row is not None and row.state is State.DONE else [],
-        **_health(stats, volume.size_bytes),
+        **_health(stats, want.volume.size_bytes),
     }
 
 
 def report_unresolved(wants: PodWants, name: str, since: float) -> Entry:
-    pod = wants.pod
-    return {
-        **_EMPTY,
-        "namespace": pod.namespace,
-        "pod": pod.name,
-        "uid": pod.uid,
-        "volume": name,
-        "state": "waiting",
-        "since": since,
-        "error": wants.unresolved[name],
-    }
+    pod, why = wants.pod, wants.unresolved[name]
+    whose = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
+    return {**_EMPTY, **whose, "volume": name, "state": "waiting", "since": since, "error": why}
 
 
 def report_leaving(
@@ -142,16 +103,11 @@ def report_leaving(
             why = wants.unresolved.get(row.volume_name, "")
         yield {
             **_EMPTY,
+            **_mount(row.guard if row.agent_defers else row, path_of),
             "namespace": row.pod_namespace,
             "pod": row.pod_name,
-            "uid": row.pod_uid,
             "volume": row.volume_name,
             "state": state,
-            "pv": "" if row.ephemeral else row.name,
-            "driver": row.driver,
-            "handle": row.handle,
-            "mode": _mode(block=row.block and not row.agent_defers),
-            "path": path_of(guard_of(row) if row.agent_defers else published_of(row)),
             "runtime": row.runtime,
             "since": row.since,
             "error": task.trouble(target) or why,
@@ -171,17 +127,8 @@ def report_leaving(
 
 
 def report_unreadable(one: Unreadable, since: float) -> Entry:
-    return {
-        **_EMPTY,
-        "uid": one.pod_uid,
-        "state": "left over",
-        "pv": one.name,
-        "driver": one.driver,
-        "mode": _mode(block=one.block),
-        "path": str(one.path),
-        "since": since,
-        "error": one.reason,
-    }
+    place = {"uid": one.pod_uid, "pv": one.name, "driver": one.driver, "mode": _mode(block=one.block)}
+    return {**_EMPTY, **place, "state": "left over", "path": str(one.path), "since": since, "error": one.reason}
 
 
 def is_left_over(entry: Entry) -> bool:
@@ -218,6 +165,17 @@ def told_volumes(
         why = "" if state is VolumeState.MOUNTED else entry["error"]
         told[entry["volume"]] = ToldVolume(entry["volume"], state, why)
     return tuple(sorted(told.values()))
+
+
+def _mount(published: Published, path_of: PathOf) -> Entry:
+    return {
+        "uid": published.pod_uid,
+        "pv": "" if published.ephemeral else published.name,
+        "driver": published.driver,
+        "handle": published.handle,
+        "mode": _mode(block=published.block),
+        "path": path_of(published),
+    }
 
 
 def _state(task: VolumeTask | None, target: Target) -> str:

@@ -7,10 +7,8 @@ Rules:
 """
 
 import logging
-from dataclasses import replace
 
 from common.fault_points import reach
-from edge.disk.found_volumes import Published, Staged
 from edge.manager.places import VOLUME, Place, Places, Target, staging_place
 from edge.manager.states import Device, Publication, Row, State, VolumeStates
 from edge.volume_errors import NotReady
@@ -112,23 +110,3 @@ def target_of(row: Row) -> Target:
 
 def _place_of(row: Row) -> Place:
     return staging_place(row) if isinstance(row, Device) else target_of(row)
-
-
-def published_of(row: Publication) -> Published:
-    return Published(
-        driver=row.driver,
-        handle=row.handle,
-        name=row.name,
-        pod_uid=row.pod_uid,
-        block=row.block,
-        ephemeral=row.ephemeral,
-    )
-
-
-def guard_of(row: Publication) -> Published:
-    """The place in the pod's directory where a deferred volume has its guard: a file system's."""
-    return replace(published_of(row), block=False)
-
-
-def staged_of(row: Device) -> Staged:
-    return Staged(driver=row.driver, handle=row.handle, name=row.name, block=row.block)

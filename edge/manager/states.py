@@ -12,7 +12,7 @@ Rules (docs/csi-contract.md#the-state-is-on-disk-before-the-call):
 
 import os
 import sqlite3
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from typing import Any
 from common.database import Schema, lock, open_database
 from common.database_writer import DatabaseWriter, WriteFailed
 from common.errors import SettingsError
+from edge.disk.found_volumes import Published, Staged
 from edge.volume_errors import NotReady
-from edge.volumes import VolumeKey
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """If a row has another boot id, the machine has rebooted since, and the row's mount is gone."""
@@ -53,7 +53,7 @@ BY_DRIVER = "by its driver"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Staged):
     """A volume that is staged on this node, or may be.
 
     Attributes:
@@ -66,10 +66,6 @@ class Device:
         since: the start of this state, in seconds since the epoch.
     """
 
-    driver: str
-    handle: str
-    name: str = ""
-    block: bool = False
     state: State = State.UNCERTAIN
     reconstructed: bool = False
     attached: bool = False
@@ -81,13 +77,9 @@ class Device:
     since: float = 0.0
     error: str = ""
 
-    @property
-    def key(self) -> VolumeKey:
-        return VolumeKey(self.driver, self.handle)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class Publication(Published):
     """A volume that is published to a pod, or may be.
 
     Attributes:
@@ -98,15 +90,9 @@ class Publication:
         fs_type, fs_uuid: the deferred volume's file system; empty until it was seen or chosen.
     """
 
-    driver: str
-    handle: str
-    name: str
-    pod_uid: str
     pod_namespace: str = ""
     pod_name: str = ""
     volume_name: str = ""
-    block: bool = False
-    ephemeral: bool = False
     state: State = State.UNCERTAIN
     reconstructed: bool = False
     mount_point: bool = False
@@ -120,13 +106,14 @@ class Publication:
     handover: Handover = Handover.NONE
 
     @property
-    def key(self) -> VolumeKey:
-        return VolumeKey(self.driver, self.handle)
-
-    @property
     def agent_defers(self) -> bool:
         """Whether the agent defers it, and not its driver. For the driver it is then a block volume."""
         return bool(self.runtime) and self.block
+
+    @property
+    def guard(self) -> Published:
+        """The place in the pod's directory where a deferred volume has its guard: a file system's."""
+        return replace(self, block=False)
 
 
 Row = Device | Publication
@@ -136,7 +123,6 @@ _KEYS: dict[type[Row], tuple[str, ...]] = {
     Publication: ("driver", "handle", "name", "pod_uid"),
 }
 _TABLES: dict[type[Row], str] = {Device: "devices", Publication: "publications"}
-_COLUMNS = {kind: tuple(column.name for column in fields(kind)) for kind in _TABLES}
 
 SCHEMA = Schema(
     "edge agent",
@@ -202,12 +188,10 @@ class VolumeStates:
 
     async def put(self, row: Row) -> None:
         """Write a row; return once the disk has it, else raise NotReady. Cancelling does not undo it."""
-        columns = _COLUMNS[type(row)]
         values = {**asdict(row), "error": row.error[:_LONGEST_ERROR]}
-        await self._commit(
-            f"INSERT OR REPLACE INTO {_TABLES[type(row)]} ({', '.join(columns)}) VALUES ({_marks(columns)})",  # noqa: S608  # our own names
-            tuple(values[column] for column in columns),
-        )
+        columns, marks = ", ".join(values), ", ".join("?" * len(values))
+        statement = f"INSERT OR REPLACE INTO {_TABLES[type(row)]} ({columns}) VALUES ({marks})"  # noqa: S608  # our own names
+        await self._commit(statement, tuple(values.values()))
 
     async def drop(self, row: Row) -> None:
         """Remove a row whose mount is undone; as `put`."""
@@ -236,7 +220,7 @@ def read_boot() -> str:
 
 
 def _read(database: sqlite3.Connection, kind: type[Row]) -> list[Row]:
-    columns = ", ".join(_COLUMNS[kind])
+    columns = ", ".join(column.name for column in fields(kind))
     found = database.execute(f"SELECT {columns} FROM {_TABLES[kind]}").fetchall()  # noqa: S608  # our own names
     return [_row(kind, values) for values in found]
 
@@ -250,7 +234,3 @@ def _row(kind: type[Row], values: tuple[Any, ...]) -> Row:
     if "handover" in given:
         given["handover"] = Handover(given["handover"])
     return kind(**given)
-
-
-def _marks(columns: tuple[str, ...]) -> str:
-    return ", ".join("?" for _ in columns)

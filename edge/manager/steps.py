@@ -30,23 +30,19 @@ REGULAR = {Step.RECORD, Step.REPUBLISH, Step.STATS}
 MOUNTING = {Step.STAGE, Step.PUBLISH, Step.REPUBLISH, Step.EXPAND}
 """Steps whose failure is reported to the pods. When a volume is unpublished, its pod may be unknown everywhere."""
 
-_EVENTS = {
-    Step.STAGE: ("MountVolume.MountDevice", "FailedMount"),
-    Step.PUBLISH: ("MountVolume.SetUp", "FailedMount"),
-    Step.REPUBLISH: ("MountVolume.SetUp", "FailedMount"),
-    Step.EXPAND: ("NodeExpandVolume.NodeExpandVolume", "VolumeResizeFailed"),
+_OPERATIONS = {
+    Step.STAGE: ("MountVolume.MountDevice", "MapVolume.SetUpDevice"),
+    Step.PUBLISH: ("MountVolume.SetUp", "MapVolume.MapPodDevice"),
+    Step.REPUBLISH: ("MountVolume.SetUp", "MapVolume.MapPodDevice"),
+    Step.EXPAND: ("NodeExpandVolume.NodeExpandVolume", "NodeExpandVolume.NodeExpandVolume"),
 }
-_BLOCK_EVENTS = {
-    Step.STAGE: ("MapVolume.SetUpDevice", "FailedMapVolume"),
-    Step.PUBLISH: ("MapVolume.MapPodDevice", "FailedMapVolume"),
-    Step.REPUBLISH: ("MapVolume.MapPodDevice", "FailedMapVolume"),
-    Step.EXPAND: ("NodeExpandVolume.NodeExpandVolume", "VolumeResizeFailed"),
-}
-"""The kubelet's names for the failed operations, and its reasons (operation_generator.go, kubelet/events)."""
+"""The kubelet's names for the failed operations, of a file system and of a block volume (operation_generator.go)."""
 
 
 def tell_pods(facts: VolumeFacts, wants: Iterable[PodVolume], step: Step, why: str) -> None:
     """Send each pod an event with the reason why one of the `MOUNTING` steps failed."""
     for want in wants:
-        part, reason = (_BLOCK_EVENTS if want.volume.block else _EVENTS)[step]
+        block = want.volume.block
+        part = _OPERATIONS[step][block]
+        reason = "VolumeResizeFailed" if step is Step.EXPAND else "FailedMapVolume" if block else "FailedMount"
         facts.tell_pod(want.pod, reason, f'{part} failed for volume "{want.volume.name}": {why}')

@@ -20,16 +20,17 @@ Rules:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from edge.disk.found_volumes import Published, Staged
+from edge.disk.found_volumes import published_for, staged_for
+from edge.disk.mounts import MountTable
 from edge.manager.call_inputs import Waiting
 from edge.manager.deferral import VolumeDeferral
 from edge.manager.expander import VolumeExpander
 from edge.manager.host import VolumeHost
 from edge.manager.places import VOLUME, Target
-from edge.manager.rows import VolumeRows, published_of, staged_of
+from edge.manager.rows import VolumeRows
 from edge.manager.staging import VolumeStaging, publish_arguments
 from edge.manager.states import BY_DRIVER, Device, Handover, Publication, Row, State
 from edge.manager.steps import MOUNTING, REGULAR, Candidate, Step, tell_pods
@@ -88,7 +89,7 @@ class VolumeTask:
             Step.UNPUBLISH: self._unpublish,
             Step.STAGE: self._stage,
             Step.PUBLISH: self._publish,
-            Step.EXPAND: self._expand,
+            Step.EXPAND: lambda target: self._expander.expand_published(self.wants[target]),
             Step.REPUBLISH: lambda target: self.upkeep.republish(target, self.wants[target]),
             Step.UNSTAGE: self._unstage,
             Step.STATS: lambda target: self.upkeep.read_stats(target, self.wants[target]),
@@ -296,10 +297,14 @@ class VolumeTask:
             await self.rows.settle(Step.STAGE, before or intent, gone=before is None)
             raise
         except Refused as error:
-            kept = intent.reconstructed or bool(self.rows.publications) or await self._has_mounts(staged_of(intent))
+            kept = (
+                intent.reconstructed
+                or bool(self.rows.publications)
+                or await self._shows(host.plugin.has_mounts, intent)
+            )
             await self.rows.settle(Step.STAGE, replace(intent, error=error.why), gone=not kept)
             raise
-        mounted = await self._is_mounted(staged_of(intent))
+        mounted = await self._shows(host.plugin.is_mounted, intent)
         size_bytes = intent.size_bytes or (volume.claim.status_bytes if volume.claim is not None else 0)
         done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, size_bytes=size_bytes)
         await self.rows.settle(Step.STAGE, replace(done, since=host.clock.time()))
@@ -381,7 +386,7 @@ class VolumeTask:
             await self.rows.settle(Step.PUBLISH, before or intent, gone=before is None)
             raise
         except Refused as error:
-            kept = intent.reconstructed or await self._has_mounts(published_of(intent))
+            kept = intent.reconstructed or await self._shows(host.plugin.has_mounts, intent)
             await self.rows.settle(Step.PUBLISH, replace(intent, error=error.why), gone=not kept)
             raise
         await self._expander.expand_mounting(want)  # after a failure the mount stays uncertain: the pod must not start
@@ -391,7 +396,7 @@ class VolumeTask:
             await self._deferral.notice(want)
         await self._tell_kept(want.volume, self.rows.publications[target])
         await host.cdi.add(want)
-        mounted = await self._is_mounted(published_of(intent))
+        mounted = await self._shows(host.plugin.is_mounted, intent)
         done = replace(
             self.rows.publications[target],
             state=State.DONE,
@@ -402,32 +407,28 @@ class VolumeTask:
         await self.rows.settle(Step.PUBLISH, done)
         log.info("volume %s is published to pod %s/%s", self.key, pod.namespace, pod.name)
 
-    async def _expand(self, target: Target) -> None:
-        await self._expander.expand_published(self.wants[target])
-
     # ---- unmounting --------------------------------------------------------------------------------------------------
 
     async def _unpublish(self, target: Target) -> None:
         before, plugin = self.rows.publications[target], self._host.plugin
         self._host.driver(self.key.driver)
-        published = published_of(before)
         await self.rows.intend(Step.UNPUBLISH, replace(before, state=State.UNCERTAIN, error=""))
         if not self._is_to_go(target, before):  # while the row was written, a pod may have wanted it again
             await self.rows.settle(Step.UNPUBLISH, before)
             return
         try:
-            await self._host.cdi.remove(published)
+            await self._host.cdi.remove(before)
             if self._deferral.may_have(before):
                 await self._deferral.take_back(before)
                 before = replace(before, state=State.UNCERTAIN)
-            await plugin.unpublish(published)
+            await plugin.unpublish(before)
         except NotReady:
             await self.rows.settle(Step.UNPUBLISH, before)
             raise
         await self._host.fencing.unmounted(self.key, target.pod_uid)
         if not before.block:
             await self._deferral.forget(before)
-        if not await plugin.clean_leftovers(published):
+        if not await plugin.clean_leftovers(before):
             log.warning("volume %s: files stay in the directory of the pod of uid %s", self.key, target.pod_uid)
         await self.rows.settle(Step.UNPUBLISH, before, gone=True)
         self._forget(target)
@@ -443,7 +444,7 @@ class VolumeTask:
             await self.rows.settle(Step.UNSTAGE, before)
             return
         try:
-            await self._host.plugin.unstage(staged_of(before), recorded=not before.reconstructed)
+            await self._host.plugin.unstage(before, recorded=not before.reconstructed)
         except NotReady:
             await self.rows.settle(Step.UNSTAGE, before)
             raise
@@ -470,14 +471,10 @@ class VolumeTask:
             raise NotReady(why_not)
 
     def _intent_to_stage(self, want: PodVolume, before: Device | None, attachment_uid: str) -> Device:
-        volume = want.volume
         return Device(
-            driver=volume.driver,
-            handle=volume.handle,
-            name=volume.name,
-            block=volume.block,
+            **asdict(staged_for(want.volume)),
             reconstructed=before is not None and before.reconstructed,
-            attached=volume.is_listed,
+            attached=want.volume.is_listed,
             attachment_uid=attachment_uid,
             arguments=self._staging.arguments(want),
             size_bytes=before.size_bytes if before is not None else 0,
@@ -486,17 +483,11 @@ class VolumeTask:
         )
 
     def _intent_to_publish(self, want: PodVolume, before: Publication | None) -> Publication:
-        volume, pod = want.volume, want.pod
         return Publication(
-            driver=volume.driver,
-            handle=volume.handle,
-            name=volume.name,
-            pod_uid=pod.uid,
-            pod_namespace=pod.namespace,
-            pod_name=pod.name,
+            **asdict(published_for(want)),
+            pod_namespace=want.pod.namespace,
+            pod_name=want.pod.name,
             volume_name=want.volume_name,
-            block=volume.block,
-            ephemeral=volume.ephemeral,
             reconstructed=before is not None and before.reconstructed,
             arguments=publish_arguments(want),
             boot=self._host.boot,
@@ -509,17 +500,10 @@ class VolumeTask:
             return before.since
         return self._host.clock.time()
 
-    async def _is_mounted(self, what: Published | Staged) -> bool:
-        """Whether it is mounted at its target; True if the mount table cannot be read."""
+    async def _shows(self, check: Callable[[Row, MountTable], bool], row: Row) -> bool:
+        """Whether the mount table passes a check of the plugin; True if the table cannot be read."""
         try:
-            return self._host.plugin.is_mounted(what, await self._host.mount_table())
-        except NotReady:
-            return True
-
-    async def _has_mounts(self, what: Published | Staged) -> bool:
-        """Whether any part of it is mounted; True if the mount table cannot be read."""
-        try:
-            return self._host.plugin.has_mounts(what, await self._host.mount_table())
+            return check(row, await self._host.mount_table())
         except NotReady:
             return True
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target
-from edge.manager.rows import VolumeRows, published_of
+from edge.manager.rows import VolumeRows
 from edge.manager.states import Publication
 from edge.manager.steps import Candidate, Step, tell_pods
 from edge.volume_errors import NotReady, VolumeError
@@ -54,10 +54,8 @@ class VolumeUpkeep:
         for target, want in wants.items():
             if not self._rows.is_published(target):
                 continue
-            is_as_wanted = (
-                self._rows.publications[target].block == want.volume.block
-            )  # else a guest may have the device
-            if want.volume.rules.requires_republish and is_as_wanted:
+            is_as_wanted = self._rows.publications[target].block == want.volume.block
+            if want.volume.rules.requires_republish and is_as_wanted:  # else a guest may have the device
                 due = self._due.setdefault((Step.REPUBLISH, target), now + self._republish_s(target))
                 yield Step.REPUBLISH, target, due
             if self._host.stats_interval_s:
@@ -98,11 +96,7 @@ class VolumeUpkeep:
         """
         asking = asyncio.ensure_future(self._ask(self._rows.publications[target]))
         waking = asyncio.ensure_future(self._woken.wait())
-
-        def give_up() -> None:
-            asking.cancel()
-
-        limit = self._host.clock.call_later(READING_LIMIT_S, give_up)
+        limit = self._host.clock.call_later(READING_LIMIT_S, asking.cancel)
         try:
             await asyncio.wait({asking, waking}, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
@@ -121,13 +115,13 @@ class VolumeUpkeep:
         try:
             if not row.agent_defers and host.has_driver(driver):
                 async with host.readings[driver]:
-                    found = await host.plugin.stats(published_of(row))
+                    found = await host.plugin.stats(row)
         except VolumeError as error:
             log.debug("the usage of volume %s is not known: %s", self._key, error.why)
         if found is not None or not row.runtime:
             return found
         try:
-            return await host.direct().stats(published_of(row))
+            return await host.direct().stats(row)
         except VolumeError as error:
             log.debug("the usage of volume %s in its guest is not known: %s", self._key, error.why)
             return None

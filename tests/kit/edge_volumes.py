@@ -15,13 +15,13 @@ import base64
 import heapq
 import itertools
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.objects import Object, Ref, Stamp, encode_body
 from edge.disk.cdi import CdiFiles
-from edge.disk.found_volumes import Found, Published, Staged, Unreadable
+from edge.disk.found_volumes import Found, Published, Staged, Unreadable, published_for, staged_for
 from edge.disk.layout import Layout
 from edge.disk.mounts import MountTable
 from edge.fencing.fencing import Fencing
@@ -361,24 +361,24 @@ class FakePlugin:
     async def stage(self, volume: Volume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
         assert may_go_on()
         await self._step("stage", volume.handle, given=given)
-        self._mount(Staged(driver=volume.driver, handle=volume.handle, name=volume.name, block=volume.block))
+        self._mount(staged_for(volume))
 
     async def publish(self, wanted: PodVolume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
         assert may_go_on()
         await self._step("publish", wanted.volume.handle, wanted.pod.uid, given={"wanted": wanted, **given})
-        self._mount(_published(wanted))
+        self._mount(published_for(wanted))
 
     async def republish(self, wanted: PodVolume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
         assert may_go_on()
         await self._step("republish", wanted.volume.handle, wanted.pod.uid, given=given)
 
     async def unpublish(self, published: Published) -> None:
-        await self._step("unpublish", published.handle, published.pod_uid, given={"published": published})
-        self.mounted.discard(published)
+        await self._step("unpublish", published.handle, published.pod_uid, given={"published": bare(published)})
+        self.mounted.discard(bare(published))
 
     async def unstage(self, staged: Staged, *, recorded: bool = True) -> None:
-        await self._step("unstage", staged.handle, given={"staged": staged, "recorded": recorded})
-        self.mounted.discard(staged)
+        await self._step("unstage", staged.handle, given={"staged": bare(staged), "recorded": recorded})
+        self.mounted.discard(bare(staged))
 
     async def expand(
         self,
@@ -405,16 +405,16 @@ class FakePlugin:
         return MountTable(())
 
     def is_mounted(self, what: Published | Staged, mounts: MountTable) -> bool:
-        return what in self.mounted
+        return bare(what) in self.mounted
 
     def has_mounts(self, what: Published | Staged, mounts: MountTable) -> bool:
-        return what in self.mounted
+        return bare(what) in self.mounted
 
     def path(self, published: Published) -> Path:
         return Path("/root") / published.pod_uid / published.name
 
     async def clean_leftovers(self, published: Published | Unreadable) -> bool:
-        self.cleaned.append(published)
+        self.cleaned.append(published if isinstance(published, Unreadable) else bare(published))
         return True
 
     def _mount(self, what: Published | Staged) -> None:
@@ -647,12 +647,7 @@ def secret(name: str, **values: str) -> dict[str, Any]:
     return {"kind": "Secret", "metadata": {"namespace": "default", "name": name}, "data": data}
 
 
-def _published(wanted: PodVolume) -> Published:
-    return Published(
-        driver=wanted.volume.driver,
-        handle=wanted.volume.handle,
-        name=wanted.volume.name,
-        pod_uid=wanted.pod.uid,
-        block=wanted.volume.block,
-        ephemeral=wanted.volume.ephemeral,
-    )
+def bare(what: Published | Staged) -> Published | Staged:
+    """Return a mount without the state that a row has of it."""
+    kind = Published if isinstance(what, Published) else Staged
+    return kind(**{field.name: getattr(what, field.name) for field in fields(kind)})

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from common.objects import Ref
 from common.status import Code
-from edge.disk.found_volumes import Found, Published, Staged
+from edge.disk.found_volumes import Found, Published, Staged, published_for, staged_for
 from edge.manager.states import State
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import attachment_name
-from tests.kit.edge_volumes import DRIVER, NODE, EdgeVolumes, FakePlugin, FakeStates, persistent_volume
+from tests.kit.edge_volumes import DRIVER, NODE, EdgeVolumes, FakePlugin, FakeStates, bare, persistent_volume
 from tests.kit.examples import examples
 from tests.kit.waiting import settle
 
@@ -84,24 +84,21 @@ class Plugin(FakePlugin):
             raise
 
     async def stage(self, volume: Volume, **given: Any) -> None:
-        with self.doing(Staged(driver=DRIVER, handle=volume.handle, name=volume.name)):
+        with self.doing(staged_for(volume)):
             await super().stage(volume, **given)
 
     async def publish(self, wanted: PodVolume, **given: Any) -> None:
-        volume = wanted.volume
-        staged = Staged(driver=DRIVER, handle=volume.handle, name=volume.name) in self.mounted
-        self.must(staged, "published before it was staged")
-        published = Published(driver=DRIVER, handle=volume.handle, name=volume.name, pod_uid=wanted.pod.uid)
-        with self.doing(published):
+        self.must(staged_for(wanted.volume) in self.mounted, "published before it was staged")
+        with self.doing(published_for(wanted)):
             await super().publish(wanted, **given)
 
     async def unpublish(self, published: Published) -> None:
-        self.done.discard(published)
+        self.done.discard(bare(published))
         await super().unpublish(published)
 
     async def unstage(self, staged: Staged, *, recorded: bool = True) -> None:
         self.must(not self.disk.published, "unstaged under a mount")
-        self.done.discard(staged)
+        self.done.discard(bare(staged))
         await super().unstage(staged, recorded=recorded)
 
 
@@ -115,13 +112,7 @@ class States(FakeStates):
     async def put(self, row: Row) -> None:
         await super().put(row)
         if row.state is State.DONE:
-            self.done.add(_what(row))
-
-
-def _what(row: Any) -> Published | Staged:
-    if hasattr(row, "pod_uid"):
-        return Published(driver=row.driver, handle=row.handle, name=row.name, pod_uid=row.pod_uid)
-    return Staged(driver=row.driver, handle=row.handle, name=row.name)
+            self.done.add(bare(row))
 
 
 class Model:
