@@ -9,40 +9,24 @@ still says that it is the node's turn. The refusal delays no pod.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from common.fault_points import reach
 from common.status import Code
-from edge.manager.expansion import (
-    IN_PROGRESS,
-    PENDING,
-    ClaimSize,
-    Plan,
-    Verdict,
-    is_infeasible,
-    plan_expansion,
-)
+from edge.manager.expansion import IN_PROGRESS, PENDING, ClaimSize, Plan, Verdict, is_infeasible, plan_expansion
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target, target_for
 from edge.manager.rows import VolumeRows
 from edge.manager.states import Handover, State
 from edge.manager.steps import Step
 from edge.tries import KUBELET
-from edge.volume_errors import Refused, Uncertain, VolumeError
+from edge.volume_errors import Refused, Uncertain
 from edge.volumes import Claim, PodVolume, Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 _EXPAND_VOLUME = 3
 """A value of `NodeServiceCapability.RPC.Type`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """A size that the driver has refused for good. It holds until the claim's status changes, or until a time."""
-
-    required_bytes: int
-    holds_until: float
 
 
 class VolumeExpander:
@@ -56,7 +40,8 @@ class VolumeExpander:
         """Forget all results, because the volume is no longer staged: they held while it was in use."""
         self._settled: Plan | None = None
         self._refused = False
-        self._refusal: _Refusal | None = None
+        self._refusal = (0, 0.0)
+        """A size that the driver has refused for good, until the claim's status changes, or until this time."""
         self._in_use: Refused | None = None
         """The driver's refusal to expand a volume in use."""
         self._owes = False
@@ -122,13 +107,13 @@ class VolumeExpander:
         if size is None:
             return None
         if size.resize_status not in {PENDING, IN_PROGRESS}:
-            self._refusal = None
+            self._refusal = (0, 0.0)
         plan = plan_expansion(size, volume_bytes=volume.size_bytes, known_bytes=known_bytes, mounting=mounting)
         return (size, plan) if plan.verdict is not Verdict.NOTHING else None
 
     def _refused_until(self, plan: Plan) -> float:
-        refusal = self._refusal
-        return refusal.holds_until if refusal is not None and refusal.required_bytes == plan.required_bytes else 0.0
+        size_bytes, until = self._refusal
+        return until if size_bytes == plan.required_bytes else 0.0
 
     async def _expand(self, want: PodVolume, size: ClaimSize, plan: Plan) -> None:
         claim = want.volume.claim
@@ -147,7 +132,10 @@ class VolumeExpander:
         if not plan.claim_knows:
             self._host.facts.expanded(claim, plan.required_bytes)
         self._refused = False
-        await self._remember(plan)
+        self._settled = replace(plan, verdict=Verdict.DONE)
+        device = self._rows.device
+        if device is not None and device.size_bytes < plan.required_bytes:
+            await self._rows.write(replace(device, size_bytes=plan.required_bytes))
         reach("expand.after-result")
 
     def _can_expand(self, claim: Claim, size: ClaimSize, plan: Plan) -> bool:
@@ -190,7 +178,8 @@ class VolumeExpander:
             log.warning("volume %s cannot be expanded while it is in use: %s", self._key, error.why)
             return False
         except Uncertain as error:
-            self._tell_failure(claim, size, plan, error, infeasible=False)
+            if not plan.legacy:
+                host.facts.not_expanded(claim, size, error.why, infeasible=False)
             raise
         if want.deferral is None:
             self._tell_success(want, claim, plan)
@@ -238,15 +227,5 @@ class VolumeExpander:
         infeasible = is_infeasible(size, plan, error.code, refused_before=self._refused)
         self._refused = True
         if infeasible:
-            self._refusal = _Refusal(plan.required_bytes, self._host.clock.monotonic() + KUBELET.most_s)
-        self._tell_failure(claim, size, plan, error, infeasible=infeasible)
-
-    def _tell_failure(self, claim: Claim, size: ClaimSize, plan: Plan, error: VolumeError, *, infeasible: bool) -> None:
-        if not plan.legacy:
-            self._host.facts.not_expanded(claim, size, error.why, infeasible=infeasible)
-
-    async def _remember(self, plan: Plan) -> None:
-        self._settled = replace(plan, verdict=Verdict.DONE)
-        device = self._rows.device
-        if device is not None and device.size_bytes < plan.required_bytes:
-            await self._rows.write(replace(device, size_bytes=plan.required_bytes))
+            self._refusal = (plan.required_bytes, self._host.clock.monotonic() + KUBELET.most_s)
+        self._host.facts.not_expanded(claim, size, error.why, infeasible=infeasible)

@@ -58,18 +58,10 @@ class VolumeFacts:
     # ---- events ------------------------------------------------------------------------------------------------------
 
     def tell_pod(self, pod: Pod, reason: str, message: str, *, warning: bool = True) -> None:
-        about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
-        self._tell(about, reason, message, warning=warning)
+        self._tell(_about("Pod", pod), reason, message, warning=warning)
 
     def tell_claim(self, claim: Claim, reason: str, message: str, *, warning: bool = True) -> None:
-        about = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "namespace": claim.namespace,
-            "name": claim.name,
-            "uid": claim.uid,
-        }
-        self._tell(about, reason, message, warning=warning)
+        self._tell(_about("PersistentVolumeClaim", claim), reason, message, warning=warning)
 
     def tell_node(self, reason: str, message: str) -> None:
         """Send an Event about this node, where there is no pod any more."""
@@ -169,3 +161,7 @@ class VolumeFacts:
             },
         )
         reach("facts.after-claim")
+
+
+def _about(kind: str, one: Pod | Claim) -> dict[str, str]:
+    return {"apiVersion": "v1", "kind": kind, "namespace": one.namespace, "name": one.name, "uid": one.uid}

@@ -33,8 +33,7 @@ def _readings() -> defaultdict[str, asyncio.Semaphore]:
 class InUseAcked(Protocol):
     """Waits for the hub (`edge.node_facts.NodeFacts.in_use_acked`)."""
 
-    async def __call__(self, key: VolumeKey, *, sole: bool) -> None:
-        """Return once the hub has stored that this node uses a volume. Raises FactRefused if another node has it."""
+    async def __call__(self, key: VolumeKey, *, sole: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +79,6 @@ class VolumeHost:
     stats_interval_s: float
     republish_interval_s: float
     readings: defaultdict[str, asyncio.Semaphore] = field(default_factory=_readings)
-
-    def has_driver(self, name: str) -> bool:
-        driver = self.drivers.find(name)
-        return driver is not None and driver.registered
 
     def driver(self, name: str) -> NodeDriver:
         driver = self.drivers.find(name)

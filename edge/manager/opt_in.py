@@ -118,10 +118,6 @@ def asked_names(annotations: Mapping[str, Any] | None) -> frozenset[str]:
     return frozenset(filter(None, (name.strip() for name in named.split(","))))
 
 
-def is_allowed(annotations: Mapping[str, Any] | None) -> bool:
-    return is_true((annotations or {}).get(ANNOTATION))
-
-
 def is_true(text: object) -> bool:
     return str(text).lower() == "true"
 

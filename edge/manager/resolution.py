@@ -28,7 +28,7 @@ from common.node_selector import selects
 from common.objects import Object, Ref
 from common.quantity import parse_bytes
 from edge.disk.layout import shown
-from edge.manager.opt_in import ATTRIBUTE, NotDeferrable, OptIn, asked_names, is_allowed, is_true
+from edge.manager.opt_in import ANNOTATION, ATTRIBUTE, NotDeferrable, OptIn, asked_names, is_true
 from edge.volumes import (
     Claim,
     ContainerUse,
@@ -73,7 +73,7 @@ class PodWants:
     """The volumes that one pod wants. Two equal values ask for the same mounts.
 
     Attributes:
-        unresolved: the reasons of the others, by the pod's name of the volume.
+        unresolved: why other volumes are not resolved, by the pod's name of the volume.
         refused: the unresolved ones that cannot be deferred as somebody asks. Waiting does not help these.
         refs: every object that the resolution looked for, present or not, and those that the node calls will read.
         stamps: the versions of the objects that the node calls will read: attachments, secrets, tokens.
@@ -120,7 +120,7 @@ def resolve(
         pod = _pod(found, body, is_over=ends_at is not None and (ends_at <= now or _all_ended(body)))
         if pod.gone:
             return PodWants(pod=pod, refs=frozenset((found.ref,)), deleted_at=deleted_at)
-        wants = _Resolver(look, node, labels, pod, body, selinux=selinux, opt_in=opt_in).wants(found.ref)
+        wants = _Resolver(look, node, labels, pod, body, selinux, opt_in, {found.ref}).wants()
         return replace(wants, deleted_at=deleted_at, ends_at=ends_at)
     except _Unresolved as reason:
         return without_body(_known_by_key(found), found.ref, str(reason))
@@ -219,27 +219,22 @@ class _Use:
     places: list[ContainerUse] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class _Resolver:
-    def __init__(
-        self,
-        look: Look,
-        node: str,
-        labels: Mapping[str, str],
-        pod: Pod,
-        body: Body,
-        *,
-        selinux: bool,
-        opt_in: OptIn,
-    ) -> None:
-        self._look, self._node, self._labels = look, node, labels
-        self._pod, self._body, self._selinux, self._opt_in = pod, body, selinux, opt_in
-        self._asked = asked_names(body["metadata"].get("annotations"))
-        self._refs: set[Ref] = set()
-        self._stamps: dict[Ref, str] = {}
-        self._unread = False
+    _look: Look
+    _node: str
+    _labels: Mapping[str, str]
+    _pod: Pod
+    _body: Body
+    _selinux: bool
+    _opt_in: OptIn
+    _refs: set[Ref]
+    _stamps: dict[Ref, str] = field(default_factory=dict)
+    _asked: frozenset[str] = frozenset()
+    _unread: bool = False
 
-    def wants(self, ref: Ref) -> PodWants:
-        self._refs.add(ref)
+    def wants(self) -> PodWants:
+        self._asked = asked_names(self._body["metadata"].get("annotations"))
         volumes: list[PodVolume] = []
         unresolved: dict[str, str] = {}
         refused: set[str] = set()
@@ -305,10 +300,12 @@ class _Resolver:
         if not bound:
             raise _Unresolved(f"{shown} is bound, but does not name its PV")
         volume = self._persistent(bound, _claim(found, bound, status))
-        self._check_use(name, volume, use)
-        label = self._label(volume, use)
-        want = PodVolume(pod=_labelled(self._pod, label), volume=volume, volume_name=name, read_only=read_only)
-        want = self._deferred(want, use)
+        if use.mounted and volume.block:
+            raise _Unresolved(f"volume {name} has volumeMode Block, but is listed in volumeMounts")
+        if use.mapped and not volume.block:
+            raise _Unresolved(f"volume {name} has volumeMode Filesystem, but is listed in volumeDevices")
+        pod = replace(self._pod, selinux_label=self._label(volume, use))
+        want = self._deferred(PodVolume(pod=pod, volume=volume, volume_name=name, read_only=read_only), use)
         return replace(want, uses=tuple(use.places)) if want.volume.block else want
 
     def _persistent(self, name: str, claim: Claim) -> Volume:
@@ -360,12 +357,6 @@ class _Resolver:
         self._stamp_calls(volume)
         return volume
 
-    def _check_use(self, name: str, volume: Volume, use: _Use) -> None:
-        if use.mounted and volume.block:
-            raise _Unresolved(f"volume {name} has volumeMode Block, but is listed in volumeMounts")
-        if use.mapped and not volume.block:
-            raise _Unresolved(f"volume {name} has volumeMode Filesystem, but is listed in volumeDevices")
-
     # ---- inline volumes ----------------------------------------------------------------------------------------------
 
     def _inline(self, name: str, csi: Body) -> PodVolume:
@@ -398,9 +389,9 @@ class _Resolver:
             return want
         ref = Ref("CSIDriver", "", want.volume.driver)
         found = self._look(ref)
-        annotations = found.read()["metadata"].get("annotations") if found is not None else None
+        annotations = (found.read()["metadata"].get("annotations") if found is not None else None) or {}
         try:
-            return self._opt_in.decide(want, allowed=is_allowed(annotations), sub_path=use.sub_path)
+            return self._opt_in.decide(want, allowed=is_true(annotations.get(ANNOTATION)), sub_path=use.sub_path)
         except NotDeferrable as reason:
             raise _Refused(f"volume {want.volume_name} cannot be deferred to the runtime: {reason}") from reason
 
@@ -492,10 +483,6 @@ def _file_label(options: Body) -> str:
     # As libselinux makes it of a container's options. A pod can choose only user and level of it.
     level = options.get("level")
     return f"{options.get('user') or 'system_u'}:object_r:container_file_t:{level}" if level else ""
-
-
-def _labelled(pod: Pod, label: str) -> Pod:
-    return replace(pod, selinux_label=label) if label else pod
 
 
 def _claim(found: Object, volume: str, status: Body) -> Claim:

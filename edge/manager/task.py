@@ -253,9 +253,7 @@ class VolumeTask:
             pod = self.wants[target].pod
             return f" for pod {pod.namespace}/{pod.name}"
         row = self.rows.publications.get(target)
-        if row is None:
-            return ""
-        return f" for pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f" for the pod of uid {row.pod_uid}"
+        return f" for {_pod_of(row)}" if row is not None else ""
 
     # ---- mounting ----------------------------------------------------------------------------------------------------
 
@@ -293,16 +291,8 @@ class VolumeTask:
                     reconstructed=intent.reconstructed,
                     may_go_on=may_go_on,
                 )
-        except NotReady:
-            await self.rows.settle(Step.STAGE, before or intent, gone=before is None)
-            raise
-        except Refused as error:
-            kept = (
-                intent.reconstructed
-                or bool(self.rows.publications)
-                or await self._shows(host.plugin.has_mounts, intent)
-            )
-            await self.rows.settle(Step.STAGE, replace(intent, error=error.why), gone=not kept)
+        except (NotReady, Refused) as error:
+            await self._settle_failed(Step.STAGE, before, intent, error)
             raise
         mounted = await self._shows(host.plugin.is_mounted, intent)
         size_bytes = intent.size_bytes or (volume.claim.status_bytes if volume.claim is not None else 0)
@@ -382,12 +372,8 @@ class VolumeTask:
                     tell=lambda text: host.facts.tell_pod(pod, "VolumePermissionChangeInProgress", text),
                     may_go_on=may_go_on,
                 )
-        except NotReady:
-            await self.rows.settle(Step.PUBLISH, before or intent, gone=before is None)
-            raise
-        except Refused as error:
-            kept = intent.reconstructed or await self._shows(host.plugin.has_mounts, intent)
-            await self.rows.settle(Step.PUBLISH, replace(intent, error=error.why), gone=not kept)
+        except (NotReady, Refused) as error:
+            await self._settle_failed(Step.PUBLISH, before, intent, error)
             raise
         await self._expander.expand_mounting(want)  # after a failure the mount stays uncertain: the pod must not start
         if want.deferral is not None:
@@ -431,8 +417,9 @@ class VolumeTask:
         if not await plugin.clean_leftovers(before):
             log.warning("volume %s: files stay in the directory of the pod of uid %s", self.key, target.pod_uid)
         await self.rows.settle(Step.UNPUBLISH, before, gone=True)
-        self._forget(target)
-        log.info("volume %s is no longer published%s", self.key, self._whose_was(before))
+        self.upkeep.forget(target)
+        self._tries = {one: tries for one, tries in self._tries.items() if one[1] != target}
+        log.info("volume %s is no longer published to %s", self.key, _pod_of(before))
 
     async def _unstage(self, _target: Target) -> None:
         before = self.rows.device
@@ -454,14 +441,6 @@ class VolumeTask:
         self.use.unstaged()
         await self._host.fencing.let_go(self.key)
         log.info("volume %s is no longer staged", self.key)
-
-    def _forget(self, target: Target) -> None:
-        self.upkeep.forget(target)
-        self._tries = {one: tries for one, tries in self._tries.items() if one[1] != target}
-
-    @staticmethod
-    def _whose_was(row: Publication) -> str:
-        return f" to pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f" to the pod of uid {row.pod_uid}"
 
     # ---- parts of several steps --------------------------------------------------------------------------------------
 
@@ -500,12 +479,24 @@ class VolumeTask:
             return before.since
         return self._host.clock.time()
 
+    async def _settle_failed(self, step: Step, before: Row | None, intent: Row, error: NotReady | Refused) -> None:
+        if isinstance(error, NotReady):  # the driver was not called
+            await self.rows.settle(step, before or intent, gone=before is None)
+            return
+        kept = intent.reconstructed or (step is Step.STAGE and bool(self.rows.publications))
+        kept = kept or await self._shows(self._host.plugin.has_mounts, intent)
+        await self.rows.settle(step, replace(intent, error=error.why), gone=not kept)
+
     async def _shows(self, check: Callable[[Row, MountTable], bool], row: Row) -> bool:
         """Whether the mount table passes a check of the plugin; True if the table cannot be read."""
         try:
             return check(row, await self._host.mount_table())
         except NotReady:
             return True
+
+
+def _pod_of(row: Publication) -> str:
+    return f"pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f"the pod of uid {row.pod_uid}"
 
 
 def _deferred(want: PodVolume, before: Publication | None, boot: str) -> dict[str, Any]:

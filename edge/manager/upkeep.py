@@ -113,7 +113,8 @@ class VolumeUpkeep:
         """Ask the driver, or the guest that mounts the volume; None if it does not tell, or cannot be asked."""
         host, driver, found = self._host, self._key.driver, None
         try:
-            if not row.agent_defers and host.has_driver(driver):
+            if not row.agent_defers:
+                host.driver(driver)
                 async with host.readings[driver]:
                     found = await host.plugin.stats(row)
         except VolumeError as error:

@@ -16,10 +16,8 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from common.objects import Ref
-from edge.disk.layout import Layout
 from edge.manager.opt_in import OptIn
 from edge.manager.resolution import PodWants, labels_of, node_of, resolve, without_body
 from edge.stores.object_store import ObjectStore
@@ -36,13 +34,13 @@ class Wanted:
         objects: ObjectStore,
         *,
         node: str,
-        own_labels: Callable[[], Mapping[str, str]] = dict,
-        selinux: bool = False,
-        opt_in: OptIn | None = None,
-        complain: Callable[[str], None] = lambda _: None,
+        own_labels: Callable[[], Mapping[str, str]],
+        selinux: bool,
+        opt_in: OptIn,
+        complain: Callable[[str], None],
     ) -> None:
         """`own_labels` returns the drivers' topology, which the Node object may not have yet."""
-        self._complain, self._opt_in = complain, opt_in or OptIn({}, Layout(Path("/")))
+        self._complain, self._opt_in = complain, opt_in
         self._objects, self._node, self._own_labels, self._selinux = objects, node, own_labels, selinux
         self._node_ref = Ref("Node", "", node)
         self._node_labels: dict[str, str] = {}

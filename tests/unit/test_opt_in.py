@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge.disk.layout import Layout
-from edge.manager.opt_in import ATTRIBUTE, NotDeferrable, OptIn, asked_names, is_allowed
+from edge.manager.opt_in import ATTRIBUTE, NotDeferrable, OptIn, asked_names
 from edge.runtimes import DirectRuntime, direct_runtime
 from edge.volumes import Deferral, DriverRules, Pod, PodVolume, SecretRef, Volume
 
@@ -101,8 +101,6 @@ def test_a_path_of_189_bytes_is_the_longest() -> None:
 def test_the_names_in_a_pods_annotation_are_separated_by_commas() -> None:
     assert asked_names({"csi-bridge.io/direct-volumes": "data, logs,"}) == {"data", "logs"}
     assert asked_names(None) == asked_names({}) == frozenset()
-    assert is_allowed({"csi-bridge.io/direct-volumes": "True"})
-    assert not is_allowed({"csi-bridge.io/direct-volumes": "data"})
 
 
 def test_a_runtime_is_read_from_its_flag_and_written_back() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from common.objects import Object, Ref, Stamp
+from edge.disk.layout import Layout
+from edge.manager.opt_in import OptIn
 from edge.manager.wanted import Wanted
 from edge.volumes import SecretRef, inline_handle
 from tests.kit.edge_volumes import (
@@ -47,9 +50,12 @@ def store(*bodies: Mapping[str, Any]) -> FakeStore:
     return made
 
 
+NO_OPT_IN = OptIn({}, Layout(Path("/")))
+
+
 def wanted(given: FakeStore, *, own_labels: dict[str, str] | None = None, selinux: bool = False) -> Wanted:
     labels = {} if own_labels is None else own_labels
-    made = Wanted(given, node=NODE, own_labels=lambda: labels, selinux=selinux)
+    made = Wanted(given, node=NODE, own_labels=lambda: labels, selinux=selinux, opt_in=NO_OPT_IN, complain=print)
     made.load(NOW)
     return made
 
@@ -365,7 +371,7 @@ def test_what_changes_nothing_that_is_wanted_is_no_change() -> None:
 
 def test_of_pods_with_one_uid_the_last_counts_and_the_others_when_it_goes() -> None:
     given = FakeStore()
-    made = Wanted(given, node=NODE)
+    made = wanted(given)
     refs = [given.put(pod(name, uid="u")) for name in ("a", "b", "c")]
     for ref in refs:
         made.update([ref], 0.0)
@@ -407,7 +413,7 @@ def test_a_pod_that_the_disk_does_not_give_is_known_by_its_uid_and_holds_up_no_o
 
 def test_a_known_pod_that_the_disk_does_not_give_stays_as_it_was_and_is_told_of_once() -> None:
     given, said = store(WEB, persistent_claim(), PV), []
-    made = Wanted(given, node=NODE, complain=said.append)
+    made = Wanted(given, node=NODE, own_labels=dict, selinux=False, opt_in=NO_OPT_IN, complain=said.append)
     made.load(NOW)
     given.withheld = {POD}
     for _ in range(3):
