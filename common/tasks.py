@@ -18,11 +18,12 @@ class Tasks:
         self._owner = asyncio.current_task()
         self.failure: BaseException | None = None
 
-    def start(self, work: Coroutine[object, object, object], *, name: str) -> None:
+    def start(self, work: Coroutine[object, object, object], *, name: str) -> asyncio.Task[object]:
         """Start work that should not end by itself. If it fails, the owner is cancelled and raises the failure."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     async def stop(self) -> None:
         """Cancel all tasks and wait until they have ended."""

@@ -51,7 +51,7 @@ from edge.metastore import Metastore
 from edge.node_facts import LEFT_SETTLE_S, NodeFacts, UpdatePeriods
 from edge.pod_facts import SETTLE_S, PodFacts
 from edge.registrar import Registrar
-from edge.registry.block_question import BlockQuestion
+from edge.registry.block_question import validate_block
 from edge.registry.driver_registry import DriverRegistry
 from edge.settings import AgentSettings
 from edge.settling import Settling
@@ -231,7 +231,6 @@ class Volumes:
         settings = self._settings
         machine = read_machine(settings.root_dir)
         facts = NodeFacts(settings.node, self.metastore.facts, registry, machine, self._fencing.told)
-        question = BlockQuestion(settings.node, lambda: registry.drivers)
         manager = VolumeManager(
             node=settings.node,
             objects=self.metastore.objects,
@@ -250,7 +249,7 @@ class Volumes:
             own_labels=registry.node_labels,
             opt_in=self._opt_in(),
             direct=self._direct_volumes,
-            validate_block=question.ask,
+            validate_block=lambda volume: validate_block(registry.drivers, settings.node, volume),
             cdi=CdiFiles(settings.cdi_dir, self._real_layout()),
             count_deferred=lambda by: self.count_deferred(by),  # noqa: PLW0108  # it may be set later
             stats_interval_s=settings.volume_stats_interval_s,

@@ -6,7 +6,7 @@ or needs secrets that a node does not have, the driver's NodeStageVolume decides
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from common.errors import CallError
 from common.status import code_name
@@ -22,32 +22,22 @@ _LIMIT_S = 10.0
 """Drivers answer from their records. A pod waits meanwhile."""
 
 
-class BlockQuestion:
-    """Asks the controllers of this node's drivers."""
-
-    def __init__(self, node: str, drivers: Callable[[], Sequence[Driver]]) -> None:
-        self._node, self._drivers = node, drivers
-
-    async def ask(self, volume: Volume) -> None:
-        """Raise NotReady if the driver says that the volume cannot be used as a block device."""
-        method = node_requests.VALIDATE
-        try:
-            driver = find_driver(self._drivers(), volume.driver, self._node, method)
-            request = node_requests.validate(volume, frozenset())
-            status, answer = await driver.unary(method, request, timeout_s=_LIMIT_S, to=volume.driver)
-        except CallError as error:
-            log.debug("volume %s: nobody says whether it can be a block device: %s", volume.key, error)
-            return
+async def validate_block(drivers: Sequence[Driver], node: str, volume: Volume) -> None:
+    """Raise NotReady if a driver says that its volume cannot be used as a block device."""
+    method = node_requests.VALIDATE
+    try:
+        driver = find_driver(drivers, volume.driver, node, method)
+        request = node_requests.validate(volume, frozenset())
+        status, answer = await driver.unary(method, request, timeout_s=_LIMIT_S, to=volume.driver)
         if not status.ok:
             log.debug("volume %s: its driver answered %s: %s", volume.key, code_name(status.code), status.message)
             return
-        try:
-            why = node_requests.why_not_valid(answer or b"")
-        except ValueError as error:
-            log.debug("volume %s: %s", volume.key, error)
-            return
-        if why is not None:
-            raise NotReady(
-                f"driver {volume.driver} cannot publish the volume as a block device, so it cannot be deferred to the "
-                f"runtime{f': {why}' if why else ''}"
-            )
+        why = node_requests.why_not_valid(answer or b"")
+    except (CallError, ValueError) as error:
+        log.debug("volume %s: nobody says whether it can be a block device: %s", volume.key, error)
+        return
+    if why is not None:
+        raise NotReady(
+            f"driver {volume.driver} cannot publish the volume as a block device, so it cannot be deferred to the "
+            f"runtime{f': {why}' if why else ''}"
+        )

@@ -162,7 +162,8 @@ class DriverRegistry:
             f"its volumes; if it runs, make its socket visible to the agent at that path; if it will not come back, "
             f"stop the agent and remove {self._store.path}"
             for name in sorted(node_plugins)
-            if awaits_node_plugin(self.drivers, name) and not self._sockets.is_unasked(Path(node_plugins[name]))
+            if awaits_node_plugin(self.drivers, name)
+            and ((seat := self._sockets.find(Path(node_plugins[name]))) is None or seat.driver.asked)
         ]
 
     def _facts(self) -> list[Registration]:
@@ -245,7 +246,7 @@ class DriverRegistry:
         for seat in self._sockets:
             driver = seat.driver
             node_plugin = self._store.node_plugins.get(driver.name)
-            elsewhere = node_plugin is not None and not self._sockets.is_at(Path(node_plugin), seat)
+            elsewhere = node_plugin is not None and self._sockets.find(Path(node_plugin)) is not seat
             is_news = is_news or driver.has_node_plugin != (driver.named and elsewhere)
             driver.has_node_plugin = driver.named and elsewhere
             driver.had_topology = driver.name in self._store.with_topology
@@ -285,7 +286,7 @@ class DriverRegistry:
     def _judge_topology(self, known: NodeDriver) -> None:
         if known.driver.report is None or why_no_segment(self._node):
             return
-        topology = {key: value for key, value in known.topology.items() if key != NODE_SEGMENT}
+        topology = {key: value for key, value in known.registration.info.topology.items() if key != NODE_SEGMENT}
         if not self._has_topology(known.name):
             topology |= segment_of(self._node)
         self._update(known, replace(known.registration.info, topology=topology))
@@ -306,7 +307,7 @@ class DriverRegistry:
         check_labels(info.topology, self._labels(), whose="its Node object")
         for known in self._store:
             if known.name != name:
-                check_labels(info.topology, known.topology, whose=f"driver {known.name}")
+                check_labels(info.topology, known.registration.info.topology, whose=f"driver {known.name}")
 
     # ---- run and close -----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.sockets import FileId, file_id
-from common.tasks import Tasks, supervised
+from common.tasks import Tasks
 from edge.drivers import Driver
 
 
@@ -30,7 +30,7 @@ class Seat:
     names: set[str] = field(default_factory=set)
     finders: dict[str, float | None] = field(default_factory=dict)
     asking: int = 0
-    _left: asyncio.Event | None = None
+    _watching: asyncio.Task[object] | None = None
     _deserted: frozenset[FileId] = frozenset()
 
     @property
@@ -53,19 +53,12 @@ class Seat:
             self._deserted = frozenset({file, None})
 
     def watch(self, tasks: Tasks) -> None:
-        if self._left is None:
-            self._left = asyncio.Event()
-            tasks.start(_watch(self.driver, self._left), name=f"driver at {self.driver.socket}")
+        if self._watching is None:
+            self._watching = tasks.start(self.driver.watch(), name=f"driver at {self.driver.socket}")
 
     def leave(self) -> None:
-        if self._left is not None:
-            self._left.set()
-
-
-async def _watch(driver: Driver, left: asyncio.Event) -> None:
-    async with supervised() as tasks:
-        tasks.start(driver.watch(), name=f"ask {driver.socket}")
-        await left.wait()
+        if self._watching is not None:
+            self._watching.cancel()
 
 
 class DriverSockets:
@@ -97,12 +90,8 @@ class DriverSockets:
             self._seats[identity] = Seat(driver)
         return self._seats[identity]
 
-    def is_at(self, socket: Path, seat: Seat) -> bool:
-        return self._seats.get(_identity(socket)) is seat
-
-    def is_unasked(self, socket: Path) -> bool:
-        seat = self._seats.get(_identity(socket))
-        return seat is not None and not seat.driver.asked
+    def find(self, socket: Path) -> Seat | None:
+        return self._seats.get(_identity(socket))
 
     def seat_of(self, driver: Driver) -> Seat | None:
         return next((seat for seat in self if seat.driver is driver), None)

@@ -1,7 +1,7 @@
 """One driver of this node, for the parts that mount its volumes or report it to the cloud."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from common.errors import DriverMissing, VendorBroken
 from common.sockets import FileId, file_id
@@ -30,21 +30,9 @@ class NodeDriver:
         return self.registration.name
 
     @property
-    def node_id(self) -> str:
-        return self.registration.info.node_id
-
-    @property
     def capabilities(self) -> frozenset[int]:
         """Numbers of NodeServiceCapability.RPC."""
         return self.registration.info.capabilities
-
-    @property
-    def max_volumes(self) -> int:
-        return self.registration.info.max_volumes
-
-    @property
-    def topology(self) -> Mapping[str, str]:
-        return self.registration.info.topology
 
     @property
     def registered(self) -> bool:

@@ -93,8 +93,7 @@ class Registration:
     gone: bool = False
 
 
-# ---- a driver's answers
-# -----------------------------------------------------------------------------------------------
+# ---- a driver's answers ----------------------------------------------------------------------------------------------
 
 
 def highest_version(versions: Iterable[str]) -> Version:
@@ -184,19 +183,15 @@ _VERSION = re.compile(r"\s*v?((?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9}){1,7})(?:[^0-
 
 
 def csi_node_drivers(registrations: Iterable[Registration]) -> list[dict[str, Any]]:
-    return [_csi_node_driver(found) for found in sorted(registrations, key=lambda found: found.name)]
-
-
-def _csi_node_driver(registration: Registration) -> dict[str, Any]:
-    info = registration.info
-    entry: dict[str, Any] = {
-        "name": registration.name,
-        "nodeID": info.node_id,
-        "topologyKeys": sorted(info.topology),
-    }
-    if info.max_volumes > 0:
-        entry["allocatable"] = {"count": min(info.max_volumes, _MOST_VOLUMES)}
-    return entry
+    return [
+        {
+            "name": found.name,
+            "nodeID": found.info.node_id,
+            "topologyKeys": sorted(found.info.topology),
+            **({"allocatable": {"count": min(most, _MOST_VOLUMES)}} if (most := found.info.max_volumes) > 0 else {}),
+        }
+        for found in sorted(registrations, key=lambda found: found.name)
+    ]
 
 
 def node_annotations(registrations: Iterable[Registration]) -> dict[str, str]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edge.registry.node_driver import NodeDriver
+from edge.registry.registration import NodeInfo
 
 CREATE = "/csi.v1.Controller/CreateVolume"
 PUBLISH = "/csi.v1.Node/NodePublishVolume"
@@ -186,12 +187,7 @@ async def test_a_socket_that_is_there_at_the_start_is_registered(node: Node, plu
     vendor.on("NodeGetCapabilities", lambda _: csi_pb2.NodeGetCapabilitiesResponse(capabilities=[capability]))
     await node.start_with(plugin)
     found = node.known()
-    assert (found.node_id, found.max_volumes, dict(found.topology), set(found.capabilities)) == (
-        "id-1",
-        7,
-        {"zone": "a"},
-        {1},
-    )
+    assert found.registration.info == NodeInfo("id-1", 7, {"zone": "a"}, frozenset({1}))
     assert node.registry.csi_node() == [
         {"name": "vendor.test", "nodeID": "id-1", "topologyKeys": ["zone"], "allocatable": {"count": 7}}
     ]
@@ -298,7 +294,7 @@ async def test_after_a_restart_a_driver_is_known_before_it_is_up(node: Node, plu
     vendor.stop()
     await node.start()
     found = node.known()
-    assert (found.node_id, found.max_volumes, found.registered) == ("id-1", 3, False)
+    assert (found.registration.info.max_volumes, found.registered) == (3, False)
     assert node.facts() == {"vendor.test": "id-1"}
     vendor.start()
     plugin.start()

@@ -25,9 +25,9 @@ from common.reports import (
 )
 from common.status import Code
 from common.topology import has_topology
-from edge.registry.driver_file import DriverFile, Kept
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver, told_reports
+from edge.registry.drivers_store import DriverFile, Kept
 from edge.registry.registration import NodeInfo, Registration
 
 if TYPE_CHECKING:

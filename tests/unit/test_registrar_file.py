@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import NewerState
-from edge.registry.driver_file import DriverFile, Kept
+from edge.registry.drivers_store import DriverFile, Kept
 from edge.registry.registration import NodeInfo, Registration
 
 if TYPE_CHECKING:
