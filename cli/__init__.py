@@ -8,7 +8,7 @@ Read in this order:
 * `process`: how a long-running command starts, drains and stops.
 * `operator_options`, `operator`: the flags of commands for operators, and their link to the hub on this host.
 * `call`: `call`.
-* `hub_state`, `table`, `json_text`: the hub's state; tables and JSON.
+* `hub_state`, `table`: the hub's state as text or JSON; tables.
 * `status`, `node_list`, `volumes`, `facts`, `denials`: `status`, `nodes`, `volumes`, `facts`, `denials`.
 * `order`, `tokens`: `forget`, `trust`, `deny` and `allow`; `token create` and `token list`.
 * `audit`, `abandon`: `audit` and `forget --abandon-volumes`, orders, too.

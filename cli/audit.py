@@ -55,7 +55,7 @@ def show(state: Audited, width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, driver: str, as_json: bool) -> int:
-    return tell(settings, lambda how: _look(how, driver), show=show, as_json=plain if as_json else None)
+    return tell(settings, lambda how: _look(how, driver), show, plain if as_json else None)
 
 
 def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) -> int:

@@ -6,7 +6,7 @@ from cli.hub_state import ask, tell
 from cli.operator_options import OperatorSettings
 from cli.table import printable, table
 from common.pages.hub import DenialStatus
-from common.pages.json_form import plain, shown
+from common.pages.json_form import shown
 
 
 def show(denials: list[DenialStatus], width: int | None = None) -> Iterator[str]:
@@ -18,14 +18,11 @@ def show(denials: list[DenialStatus], width: int | None = None) -> Iterator[str]
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    def look(settings: OperatorSettings) -> list[DenialStatus]:
-        return ask(settings.hub, "/denials", list[DenialStatus], timeout_s=settings.timeout_s)
-
-    return tell(settings, look, show=show, as_json=_as_json if as_json else None)
+    return tell(settings, _look, show, (lambda denials: {"denials": denials}) if as_json else None)
 
 
-def _as_json(denials: list[DenialStatus]) -> object:
-    return {"denials": plain(denials)}
+def _look(settings: OperatorSettings) -> list[DenialStatus]:
+    return ask(settings.hub, "/denials", list[DenialStatus], timeout_s=settings.timeout_s)
 
 
 def _subject(denial: DenialStatus) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from cli.table import say
 from common.enrolment import JoinToken, parse_token
 from common.errors import BridgeError, SettingsError
 from common.limits import Limits
@@ -22,9 +23,9 @@ class Question:
 
     token: str  # the token's line; `@FILE` reads it from a file, `-` from standard input
     node: str | None  # the node's name; None for the name of this host, as the kubelet does
-    state_dir: Path  # the agent's state directory
-    proxy: Proxy | None  # the HTTP proxy through which the hub is dialled
-    timeout_s: float  # the time limit for each connection to the hub
+    state_dir: Path
+    proxy: Proxy | None
+    timeout_s: float  # of each connection to the hub
 
 
 def run(question: Question, usual_state_dir: Path) -> int:
@@ -34,11 +35,11 @@ def run(question: Question, usual_state_dir: Path) -> int:
         joined = asyncio.run(join(token, node, question.state_dir, limits=limits, proxy=question.proxy))
     except BridgeError as error:
         told = str(error) if isinstance(error, SettingsError) else f"node {node} has not joined: {error}"
-        click.echo(f"csi-bridge: {_printable(told)}", err=True)
+        say(f"csi-bridge: {told}", err=True)
         return 1
     flag = "" if question.state_dir == usual_state_dir else f" --state-dir={question.state_dir}"
-    click.echo(f"node {joined.node} has joined the hub at {_printable(', '.join(joined.hubs))}")
-    click.echo(f"start its agent: csi-bridge edge run{flag}")
+    say(f"node {joined.node} has joined the hub at {', '.join(joined.hubs)}")
+    say(f"start its agent: csi-bridge edge run{flag}")
     return 0
 
 
@@ -60,8 +61,3 @@ def _host_name() -> str:
         return node_name(name)
     except ValueError as error:
         raise click.BadParameter(f"this host is called {name!r}, which names no node: {error}; say --node") from error
-
-
-def _printable(text: str) -> str:
-    """The text without control characters: the first connection proves nothing about the sender."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -7,12 +7,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
-from cli.json_text import json_text
 from cli.table import printable, say, table, terminal_width
 from common.errors import BridgeError
 from common.pages.agent import NodeVolumes, PodVolumeStatus
 from common.pages.client import NoSuchPage, ask_page
-from common.pages.json_form import plain, shown
+from common.pages.json_form import encode, shown
 
 T = TypeVar("T")
 
@@ -146,7 +145,7 @@ def run(question: Question) -> int:
         say(f"csi-bridge: {error}", err=True)
         return 1
     if question.output == "json":
-        say(json_text(plain(state)))
+        say(encode(state, indent=2).decode())
     else:
         for line in show(state, terminal_width()):
             say(line)

@@ -9,7 +9,7 @@ from cli.hub_state import ask, tell
 from cli.operator_options import OperatorSettings
 from cloud.sources.manifests.documents import write_yaml
 from common.pages.hub import HubStatus, NodeFact
-from common.pages.json_form import plain, shown
+from common.pages.json_form import shown
 
 _NODE = "csi-bridge.io/fact-node"
 _TOLD_AT = "csi-bridge.io/fact-told-at"  # the annotations that a fact's YAML has in addition
@@ -38,11 +38,7 @@ def run(settings: OperatorSettings, *, node: str, as_json: bool) -> int:
         path = f"/facts/{quote(node, safe='')}" if node else "/facts"
         return Facts(ask(settings.hub, path, list[NodeFact], timeout_s=settings.timeout_s), hub.has_source)
 
-    return tell(settings, look, show=show, as_json=_as_json if as_json else None)
-
-
-def _as_json(state: Facts) -> object:
-    return {"facts": plain(state.facts)}
+    return tell(settings, look, show, (lambda state: {"facts": state.facts}) if as_json else None)
 
 
 def _annotated(fact: NodeFact) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from cli.json_text import json_text
 from cli.operator import in_words
 from cli.operator_options import OperatorSettings
 from cli.table import printable, say, terminal_width
@@ -13,7 +12,7 @@ from common.endpoint import Endpoint
 from common.errors import BridgeError, DialError
 from common.pages.client import NoSuchPage, ask_page
 from common.pages.hub import HubStatus, NodeStatus
-from common.pages.json_form import plain, shown
+from common.pages.json_form import encode, plain, shown
 
 T = TypeVar("T")
 
@@ -63,25 +62,17 @@ def as_json(state: HubState, *only: str) -> dict[str, Any]:
 def tell(
     settings: OperatorSettings,
     look: Callable[[OperatorSettings], T],
-    *,
-    show: Callable[[T, int | None], Iterable[str]],
-    as_json: Callable[[T], object] | None,
+    show: Callable[[T, int | None], Iterable[str]],  # makes lines for people, for a terminal of some width
+    as_json: Callable[[T], object] | None = None,  # makes the JSON to print instead
 ) -> int:
-    """Run a command that asks the hub, and print the answer. Returns the exit code: 0, or 1 with the reason on stderr.
-
-    Args:
-        settings: the hub's socket and the time limit.
-        look: asks it.
-        show: makes lines for people, for a terminal of some width.
-        as_json: makes the JSON to print instead; None for lines.
-    """
+    """Ask the hub, and print the answer. Returns the exit code: 0, or 1 with the reason on standard error."""
     try:
         state = look(settings)
     except BridgeError as error:
         say(f"csi-bridge: {error}", err=True)
         return 1
     if as_json is not None:
-        say(json_text(as_json(state)))
+        say(encode(as_json(state), indent=2).decode())
     else:
         for line in show(state, terminal_width()):
             say(line)

@@ -72,11 +72,7 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    return tell(settings, look, show=show, as_json=_as_json if as_json else None)
-
-
-def _as_json(state: HubState) -> object:
-    return state_as_json(state, "nodes", "refused")
+    return tell(settings, look, show, (lambda state: state_as_json(state, "nodes", "refused")) if as_json else None)
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:

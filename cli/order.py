@@ -42,12 +42,7 @@ def fence(settings: OperatorSettings, order: Fence, *, sure: bool) -> int:
 
 
 def run(settings: OperatorSettings, order: Order) -> int:
-    return tell(
-        settings,
-        lambda how: asyncio.run(give_order(how, order, Done)),
-        show=lambda done, _width: done.said,
-        as_json=None,
-    )
+    return tell(settings, lambda how: asyncio.run(give_order(how, order, Done)), lambda done, _width: done.said)
 
 
 async def give_order(settings: OperatorSettings, order: Order, answer: type[T]) -> T:

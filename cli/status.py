@@ -61,12 +61,7 @@ def problems(state: HubState) -> Iterator[str]:
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:
-    return (
-        node.node,
-        state_of(node),
-        shown(node.since),
-        ", ".join(sorted(node.drivers)) or "-",
-    )
+    return node.node, state_of(node), shown(node.since), ", ".join(sorted(node.drivers)) or "-"
 
 
 def _election(it: ElectionStatus) -> tuple[str, ...]:
@@ -74,4 +69,4 @@ def _election(it: ElectionStatus) -> tuple[str, ...]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    return tell(settings, look_at_any, show=show, as_json=state_as_json if as_json else None)
+    return tell(settings, look_at_any, show, state_as_json if as_json else None)

@@ -9,16 +9,11 @@ from cli.order import give_order
 from cli.table import printable, table
 from common.operator_orders import CreateToken, NewToken
 from common.pages.hub import TokenStatus
-from common.pages.json_form import plain, shown
+from common.pages.json_form import shown
 
 
 def create(settings: OperatorSettings, asked: CreateToken) -> int:
-    return tell(
-        settings,
-        lambda how: asyncio.run(give_order(how, asked, NewToken)),
-        show=lambda new, _width: [new.token],
-        as_json=None,
-    )
+    return tell(settings, lambda how: asyncio.run(give_order(how, asked, NewToken)), lambda new, _width: [new.token])
 
 
 def show(tokens: list[TokenStatus], width: int | None = None) -> Iterator[str]:
@@ -34,15 +29,11 @@ def show(tokens: list[TokenStatus], width: int | None = None) -> Iterator[str]:
 
 
 def run_list(settings: OperatorSettings, *, as_json: bool) -> int:
-    return tell(settings, _look, show=show, as_json=_as_json if as_json else None)
+    return tell(settings, _look, show, (lambda tokens: {"tokens": tokens}) if as_json else None)
 
 
 def _look(settings: OperatorSettings) -> list[TokenStatus]:
     return ask(settings.hub, "/tokens", list[TokenStatus], timeout_s=settings.timeout_s)
-
-
-def _as_json(tokens: list[TokenStatus]) -> object:
-    return {"tokens": plain(tokens)}
 
 
 def _row(one: TokenStatus) -> tuple[str, ...]:

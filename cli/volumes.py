@@ -7,7 +7,6 @@ from cli.hub_state import ask, tell
 from cli.operator_options import OperatorSettings
 from cli.table import printable, table
 from common.pages.hub import HubStatus, VolumeStatus
-from common.pages.json_form import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ def show(state: Volumes, width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    return tell(settings, _look, show=show, as_json=_as_json if as_json else None)
+    return tell(settings, _look, show, (lambda state: {"volumes": state.volumes}) if as_json else None)
 
 
 def _look(settings: OperatorSettings) -> Volumes:
@@ -45,16 +44,5 @@ def _look(settings: OperatorSettings) -> Volumes:
     return Volumes(volumes, hub.has_source)
 
 
-def _as_json(state: Volumes) -> object:
-    return {"volumes": plain(state.volumes)}
-
-
-def _row(volume: VolumeStatus) -> tuple[str, ...]:
-    return (
-        volume.volume,
-        volume.driver,
-        volume.node or "-",
-        volume.pv or "-",
-        volume.claim or "-",
-        volume.state,
-    )
+def _row(it: VolumeStatus) -> tuple[str, ...]:
+    return it.volume, it.driver, it.node or "-", it.pv or "-", it.claim or "-", it.state

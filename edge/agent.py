@@ -177,13 +177,7 @@ class Agent:
             raise
 
     def driver_for(self, frame: Open) -> Driver:
-        """Return the driver that a call goes to.
-
-        Raises:
-            NotCarried: the hub may not make the call.
-            DriverMissing: no socket of the driver serves it.
-            CallError: several do.
-        """
+        """Return the driver that a call goes to.."""
         name, method = asked = frame.subject, frame.method
         found = self._serving.get(asked)
         if found is not None:
@@ -197,11 +191,7 @@ class Agent:
         return found
 
     def heed(self, frame: Open) -> None:
-        """Note the epoch of a call that has one. Another node may have served the driver since an earlier epoch.
-
-        Raises:
-            CallError: the call is of an older election than the agent has seen.
-        """
+        """Note the epoch of a call that has one. Another node may have served the driver since an earlier epoch."""
         seen = self._epochs.get(frame.subject, 0)
         if frame.epoch < seen:
             # Not UNAVAILABLE, which tells the hub that no operation of the call's key runs here.
@@ -270,7 +260,7 @@ def _pages(
         )
 
     def volumes() -> NodeVolumes:
-        return part.describe(node=agent.node, connected=uplink.link is not None, since=time_of(uplink.since))
+        return part.describe(connected=uplink.link is not None, since=time_of(uplink.since))
 
     return Pages({"/status": status, "/volumes": volumes})
 
@@ -309,11 +299,7 @@ def _renewal(settings: AgentSettings) -> Renewal | None:
 
 
 async def run(flags: AgentFlags, stopping: asyncio.Event) -> None:
-    """Run an agent until `stopping` is set, then drain it.
-
-    Raises:
-        SettingsError: a socket, a file or a directory cannot be used.
-    """
+    """Run an agent until `stopping` is set, then drain it."""
     async with contextlib.AsyncExitStack() as opened:
         await _run(complete(flags), stopping, opened)
 
@@ -322,12 +308,15 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     instance = next_boot(settings.state_dir)
     mark = HubMark(settings.state_dir, [str(hub) for hub in settings.hub])
     metrics = Metrics()
-    part = KubeletPart(settings, changed=lambda: agent.changed())  # noqa: PLW0108  # the agent is made below
+    part = KubeletPart(
+        settings,
+        changed=lambda: agent.changed(),  # noqa: PLW0108  # the agent is made below
+        count_deferred=metrics.volume_deferred,
+    )
     opened.push_async_callback(part.close)
     if part.volumes is not None:
         metrics.claims = part.volumes.usage
-        part.volumes.count_deferred = metrics.volume_deferred
-    lease = ControllerLease(part.fencing.lease_s if part.fencing is not None else settings.controller_lease_s)
+    lease = ControllerLease(part.volumes.fencing.lease_s if part.volumes is not None else settings.controller_lease_s)
     agent = Agent(
         settings.node,
         Operations(

@@ -44,8 +44,6 @@ from edge.registry.node_driver import NodeDriver
 from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError, driver_error
 from edge.volumes import PodVolume, Volume
 
-__all__ = ["Found", "Published", "Staged", "Unreadable", "VolumePlugin", "VolumeStats"]
-
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 CALL_TIMEOUT_S = 120.0  # the limit of each call (the kubelet's csiTimeout)
@@ -60,30 +58,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def _never(_published: Published) -> bool:
-    return False
-
-
 class VolumePlugin:
-    """Runs the steps on CSI volumes below one root directory.
-
-    Args:
-        root: `--root-dir`, as drivers know it; symbolic links in it are not resolved.
-        node: this node's name in the cloud.
-        find_driver: returns the registered driver of a name, or None.
-        durable: vol_data.json survives a power cut.
-        is_deferred: whether the driver has told the pod's runtime to mount a published volume. Its files are then not
-            here, and the guest gives them to the pod's fsGroup.
-    """
+    """Runs the steps on CSI volumes below one root directory."""
 
     def __init__(
         self,
-        root: Path,
+        root: Path,  # as drivers know it: symbolic links in it are not resolved
         node: str,
         find_driver: Callable[[str], NodeDriver | None],
         *,
-        durable: bool = False,
-        is_deferred: Callable[[Published], Awaitable[bool]] = _never,
+        durable: bool = False,  # vol_data.json survives a power cut
+        # Whether the driver has told the pod's runtime to mount a volume. Its files are then not here, and the guest
+        # gives them to the pod's fsGroup.
+        is_deferred: Callable[[Published], Awaitable[bool]] | None = None,
     ) -> None:
         self.layout = Layout(root)
         self._root = RootDir(root, durable)
@@ -106,18 +93,8 @@ class VolumePlugin:
     ) -> None:
         """Stage a volume on this node: NodeStageVolume, if the driver stages. Not for inline volumes.
 
-        Args:
-            volume: the volume.
-            publish_context: `status.attachmentMetadata` of its attachment.
-            secrets: the values of its `stage_secret`.
-            fs_group: the fsGroup of the pod that it is staged for; for drivers with VOLUME_MOUNT_GROUP.
-            selinux_label: the pod's label.
-            reconstructed: the volume is known from the disk alone. Then a refusal does not prove that nothing is
-                staged, and the directories stay.
-            may_go_on: tells whether the request may leave for the driver.
-
-        Raises:
-            VolumeError: see the module's rules.
+        If the volume is `reconstructed`, it is known from the disk alone. Then a refusal does not prove that nothing is
+        staged, and the directories stay. `may_go_on` tells whether the request may leave for the driver.
         """
         assert not volume.ephemeral
         driver = self._driver(volume.driver)
@@ -157,52 +134,9 @@ class VolumePlugin:
     ) -> None:
         """Publish a volume into a pod's directory: NodePublishVolume, then fsGroup or the block device's map.
 
-        Args:
-            wanted: the volume and its pod.
-            publish_context: `status.attachmentMetadata` of its attachment.
-            secrets: the values of its `publish_secret`.
-            tokens: by audience; `{"token": …, "expirationTimestamp": …}`.
-            reconstructed: the volume is known from the disk alone. Then a refusal does not prove that nothing is
-                published.
-            tell: gets the text of a VolumePermissionChangeInProgress event while changing ownership takes long.
-            may_go_on: tells whether the request may leave for the driver, and whether a further file may be changed.
-
-        Raises:
-            VolumeError: see the module's rules.
+        `reconstructed` and `may_go_on` are as for `stage`; the latter also tells whether a further file may be changed.
+        `tell` gets the text of a VolumePermissionChangeInProgress event while changing ownership takes long.
         """
-        await self._publish(
-            wanted, publish_context, secrets, tokens, keep=reconstructed, tell=tell, may_go_on=may_go_on
-        )
-
-    async def republish(
-        self,
-        wanted: PodVolume,
-        *,
-        publish_context: Mapping[str, str],
-        secrets: Mapping[str, str],
-        tokens: Tokens | None = None,
-        may_go_on: MayGoOn = always,
-    ) -> None:
-        """Let the driver refresh a published volume (`requiresRepublish`): the steps of `publish` again.
-
-        A failure changes nothing: the volume stays published, whatever the error's class.
-
-        Raises:
-            VolumeError: it was not refreshed.
-        """
-        await self._publish(wanted, publish_context, secrets, tokens, keep=True, tell=None, may_go_on=may_go_on)
-
-    async def _publish(
-        self,
-        wanted: PodVolume,
-        publish_context: Mapping[str, str],
-        secrets: Mapping[str, str],
-        tokens: Tokens | None,
-        *,
-        keep: bool,
-        tell: Callable[[str], None] | None,
-        may_go_on: MayGoOn,
-    ) -> None:
         volume, uid = wanted.volume, wanted.pod.uid
         driver = self._driver(volume.driver)
         published = published_for(wanted)
@@ -221,14 +155,35 @@ class VolumePlugin:
             hidden = node_requests.sensitive(volume, publish_context, secrets, tokens=tokens)
             await self._call(driver, "publish", node_requests.PUBLISH, request, hidden, may_begin=may_go_on)
         except Refused:
-            if not keep and not volume.block:
+            if not reconstructed and not volume.block:
                 await _tidied(self._dirs.tidy_refused_publish, published)
             raise
         await _locally(Uncertain, self._dirs.require_target, driver.name, target, block=volume.block)
         if volume.block:
             await _apart(Uncertain, self._devices.map, volume.name, uid)
-        elif node_requests.wants_fs_group(wanted, driver.capabilities) and not await self._is_deferred(published):
+        elif node_requests.wants_fs_group(wanted, driver.capabilities) and not (
+            self._is_deferred is not None and await self._is_deferred(published)
+        ):
             await self._give_to_group(wanted, target, tell, may_go_on)
+
+    async def republish(
+        self,
+        wanted: PodVolume,
+        *,
+        publish_context: Mapping[str, str],
+        secrets: Mapping[str, str],
+        tokens: Tokens | None = None,
+        may_go_on: MayGoOn = always,
+    ) -> None:
+        """Let the driver refresh a volume (`requiresRepublish`). It stays published, whatever the error's class."""
+        await self.publish(
+            wanted,
+            publish_context=publish_context,
+            secrets=secrets,
+            tokens=tokens,
+            reconstructed=True,
+            may_go_on=may_go_on,
+        )
 
     def _published_from(self, volume: Volume, driver: NodeDriver) -> str:
         # a block volume has one under any driver
@@ -262,12 +217,9 @@ class VolumePlugin:
     # ---------------------------------------------------------------- unpublish and unstage
 
     async def unpublish(self, published: Published) -> None:
-        """Unpublish a volume from a pod's directory: the reverse of `publish`, also of one that failed half-way.
+        """Undo `publish`, also one that failed half-way. After any error the step must be repeated.
 
         The driver is called even if nothing is mounted: an earlier NodePublishVolume may have timed out.
-
-        Raises:
-            VolumeError: it is not surely unpublished: the step must be repeated.
         """
         target = self._dirs.target(published)
         await _locally(NotReady, self._dirs.clear_way, target)
@@ -285,18 +237,11 @@ class VolumePlugin:
         reach("unpublish.after-clean")
 
     async def unstage(self, staged: Staged, *, recorded: bool = True) -> None:
-        """Undo `stage`: NodeUnstageVolume, if the driver stages.
+        """Undo `stage`: NodeUnstageVolume, if the driver stages. After any error the step must be repeated.
 
-        Args:
-            staged: the volume.
-            recorded: a row says that it is staged or may be. Then the driver is called even without vol_data.json
-                (docs/csi-contract.md#staged-volumes-without-a-pod). Otherwise a missing vol_data.json means that
-                nothing was staged, as for the kubelet, unless a mount is there.
-
-        Raises:
-            NotReady: a mount still uses it, the driver is not registered, or it is mounted although its driver says
-                that it cannot stage.
-            VolumeError: it is not surely unstaged: the step must be repeated.
+        If a row says that it is staged or may be (`recorded`), the driver is called even without vol_data.json
+        (docs/csi-contract.md#staged-volumes-without-a-pod). Otherwise a missing vol_data.json means that nothing was
+        staged, as for the kubelet, unless a mount is there.
         """
         await _locally(NotReady, self._dirs.require_unused, staged)
         asked, mounted = False, self.is_mounted(staged, await self.mount_table())
@@ -326,13 +271,7 @@ class VolumePlugin:
         secrets: Mapping[str, str],
         may_go_on: MayGoOn = always,
     ) -> int:
-        """Call NodeExpandVolume at a pod's mount, if `may_go_on` allows it then, and return the new size in bytes.
-
-        Raises:
-            Refused: with the driver's code; with UNIMPLEMENTED also if the driver has no capability EXPAND_VOLUME and
-                was not called.
-            VolumeError: see the module's rules.
-        """
+        """Call NodeExpandVolume at a pod's mount, if `may_go_on` allows it then, and return the new size in bytes."""
         driver = self._driver(volume.driver)
         if Has.EXPAND_VOLUME not in driver.capabilities:
             raise Refused(
@@ -399,10 +338,8 @@ class VolumePlugin:
         return self._is_at_target(what, mounts)
 
     def has_mounts(self, what: Published | Staged, mounts: MountTable) -> bool:
-        """Whether any part of it is mounted.
-
-        The device map is made after the driver has published. A publication whose answer was lost has only a target.
-        """
+        """Whether any part of it is mounted."""
+        # The device map is made after the driver has published. A publication whose answer was lost has only a target.
         return self.is_mounted(what, mounts) or self._is_at_target(what, mounts)
 
     def _is_at_target(self, what: Published | Staged, mounts: MountTable) -> bool:
@@ -419,10 +356,7 @@ class VolumePlugin:
         """Remove the empty directories and the agent's files that a gone pod or an unknown volume left.
 
         Call it only after `unpublish`, or for unreadable directories: vol_data.json is removed too. Nothing is removed
-        where anything is mounted or held by a loop device, and no other file is removed.
-
-        Returns:
-            Whether nothing is left of it.
+        where anything is mounted or held by a loop device, and no other file is. Returns whether nothing is left of it.
         """
         return await _locally(NotReady, self._dirs.clean_leftovers, published)
 

@@ -101,17 +101,9 @@ class Driver:
         *,
         timeout_s: float | None,
         to: str = "",
-        may_begin: Callable[[], bool] | None = None,
+        may_begin: Callable[[], bool] | None = None,  # asked when the request is about to leave
     ) -> tuple[Status, bytes | None]:
-        """Make a call with one answer, to the driver named `to`, or to any driver at the socket. Cancelling cancels it.
-
-        `may_begin` is asked when the request is about to leave.
-
-        Raises:
-            LeaseOver: it may not begin.
-            VendorBroken: there is no answer from the vendor.
-            MessageTooLarge: the answer is larger than the agent accepts.
-        """
+        """Make a call with one answer, to the driver named `to`, or to any at the socket. Cancelling cancels it."""
         try:
             call = self.channel.call(method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
             status, body = await call.unary()
@@ -121,23 +113,17 @@ class Driver:
         return status, body
 
     async def node_info(
-        self, request: bytes, *, timeout_s: float | None, to: str, announced: Callable[[], bool]
+        self,
+        request: bytes,
+        *,
+        timeout_s: float | None,
+        to: str,
+        announced: Callable[
+            [], bool
+        ],  # whether it is known to have a topology of its own, whatever this socket answers
     ) -> tuple[Status, bytes | None]:
-        """Call NodeGetInfo and return the answer for Kubernetes, with the node's segment where needed.
-
-        The driver is asked at that moment whether it has a topology of its own, because topology keys are hard to
-        change once Kubernetes has them.
-
-        Args:
-            request: a NodeGetInfoRequest.
-            timeout_s: as for `unary`.
-            to: as for `unary`.
-            announced: whether the driver is known to have a topology of its own, whatever this socket answers.
-
-        Raises:
-            VendorBroken: there is no answer from the vendor, or it does not tell whether it has a topology.
-            MessageTooLarge: the answer is larger than the agent accepts.
-        """
+        """Call NodeGetInfo and return the answer for Kubernetes, with the node's segment where needed."""
+        # It is asked now whether it has a topology: the keys are hard to change once Kubernetes has them.
         status, body = await self.unary(NODE_GET_INFO, request, timeout_s=timeout_s, to=to)
         if body is None:
             return status, None
@@ -156,12 +142,7 @@ class Driver:
     async def stream(
         self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
     ) -> AsyncGenerator[bytes | Status, None]:
-        """Make a call with any number of answers: yields them, then the vendor's status. Closing cancels it.
-
-        Raises:
-            VendorBroken: there is no status from the vendor.
-            MessageTooLarge: a message is larger than the agent accepts.
-        """
+        """Make a call with any number of answers: yields them, then the vendor's status. Closing cancels it."""
         call = self.channel.call(method, request, timeout_s=timeout_s, to=to)
         try:
             async for message in call:

@@ -65,11 +65,7 @@ async def ask_at(
     limits: Limits,
     proxy: Proxy | None = None,
 ) -> A:
-    """Ask on a new link to the join listener.
-
-    Raises:
-        HandshakeRefused, NotCarried, DialError: as for `ask`, or the listener cannot be reached.
-    """
+    """Ask on a new link to the join listener. Errors as of `ask`."""
     hello = introduce("edge", node, instance=secrets.token_hex(8))
     link = await dial(endpoint, hello, ServedByTasks(Origin.EDGE), limits=limits, tls=tls, proxy=proxy)
     try:

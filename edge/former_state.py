@@ -35,19 +35,7 @@ BEFORE_A_KUBELET = "of the time before the kubelet's"
 
 
 def put_aside(state_dir: Path, *, now: float, what: str = BEFORE_A_KUBELET) -> str:
-    """Rename the files of a former state in a state directory, if there are any.
-
-    Args:
-        state_dir: the directory; it may be missing.
-        now: the time, in seconds since the epoch.
-        what: the reason for the log: "it is …".
-
-    Returns:
-        The reason why they could not be renamed; empty if they were.
-
-    Raises:
-        SettingsError: another agent uses the directory.
-    """
+    """Rename the files of a former state, if there are any. Returns the reason why they could not be renamed."""
     try:
         _put_aside(state_dir, f".own-{timestamp(now)}", what)
     except BlockingIOError:

@@ -35,11 +35,7 @@ class Home:
     """`home.json` in the state directory. Everything here blocks, for a small file."""
 
     def __init__(self, state_dir: Path, node: str, root_dir: Path) -> None:
-        """Check that the state belongs to this node and root directory, or to none yet.
-
-        Raises:
-            SettingsError: it is another node's, or a newer agent wrote it.
-        """
+        """Check that the state belongs to this node and root directory, or to none yet. Raises SettingsError."""
         self._path = state_dir / "home.json"
         self._home = {"node": node, "rootDir": str(root_dir.absolute())}
         self._kept = _read(self._path)
@@ -53,12 +49,8 @@ class Home:
                 raise SettingsError(flag, self._home[key], _why(state_dir, f"{flag}={self._kept[key]}"))
 
     def disown(self) -> None:
-        """Remove the file, because the state was put aside. `keep` may fail to write a new one.
-
-        Raises:
-            SettingsError: the file cannot be removed. Later starts would take the new mounts for the other node's.
-        """
-        try:
+        """Remove the file, because the state was put aside. `keep` may fail to write a new one."""
+        try:  # otherwise later starts would take the new mounts for the other node's
             self._path.unlink(missing_ok=True)
         except OSError as error:
             why = f"{self._path} is of another --node or --root-dir and cannot be removed: {error.strerror or error}"

@@ -92,13 +92,8 @@ class Identity:
             os.close(descriptor)
 
     def term(self) -> Term:
-        """The time in which the certificate is valid, counted by this node's clock from the moment of its storing.
-
-        A clock that is behind the hub's does not lengthen it: it ends after its life, if its date has not come then.
-
-        Raises:
-            OSError, ValueError: there is no certificate.
-        """
+        """The time in which the certificate is valid, counted by this node's clock from the moment of its storing."""
+        # A clock that is behind the hub's does not lengthen it: it ends after its life, if its date has not come then.
         own, stored_at = self.dates(), self.files.cert.stat().st_mtime
         left_s = min(own.ends_at - own.begins_at, own.ends_at - stored_at)
         return Term(stored_at, stored_at + left_s) if left_s > 0 else own
@@ -107,17 +102,9 @@ class Identity:
         return term_of(x509.load_pem_x509_certificate(self.files.cert.read_bytes()))
 
     def request(self, token: str = "") -> bytes:
-        """The certificate request (PKCS#10, DER) of the next key. The next key is made if there is none yet.
-
-        Args:
-            token: the id of the token of a join; empty for a renewal. The present key is not renewed; but a join that
-                was killed after it had stored its certificate may ask for it again.
-
-        Raises:
-            OSError: the directory cannot be written.
-        """
-        path = self._next(token)
-        try:
+        """The certificate request (PKCS#10, DER) of the next key. The next key is made if there is none yet."""
+        path = self._next(token)  # of a renewal, if there is no token
+        try:  # a present key is not renewed; but a join that was killed after it had stored its certificate asks again
             content = path.read_bytes()
             if token or _public(_key(content)) != self._present_key():
                 return x509.load_pem_x509_csr(content).public_bytes(_DER)
@@ -132,12 +119,7 @@ class Identity:
         return request.public_bytes(_DER)
 
     def renewal(self, *, signed: bool) -> Renew:
-        """The request for the next certificate, `signed` with the present key for the join listener.
-
-        Raises:
-            OSError: the directory cannot be read or written.
-            ValueError: `node.pem` is damaged.
-        """
+        """The request for the next certificate, `signed` with the present key for the join listener."""
         request = self.request()
         if not signed:
             return Renew(request)
@@ -147,19 +129,8 @@ class Identity:
         return Renew(request, certificate, signature)
 
     def store(self, issued: Issued, node: str, *, now: float, host: str = "", token: str = "") -> None:
-        """Store the certificate of the next key. From now on it is the present one.
-
-        Args:
-            issued: the hub's answer.
-            node: the node's name.
-            now: seconds since the epoch.
-            host: the hub's host that this node can reach, whose addresses come first; empty for that of before.
-            token: as of `request`.
-
-        Raises:
-            ValueError: it is not a certificate that this node can use. Nothing has changed.
-            OSError: the directory cannot be written. The present certificate stays.
-        """
+        # `host` is the hub's host that this node can reach, whose addresses come first; empty for that of before.
+        """Store the certificate of the next key. After a ValueError nothing has changed."""
         reach("identity.before-store")
         path = self._next(token)
         key = _key(path.read_bytes())

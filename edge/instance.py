@@ -41,9 +41,6 @@ def next_boot(state_dir: Path) -> Instance:
 
     An unreadable file becomes a new identity. The hub refuses the new identity while the old link lives, with a message
     that says so, and accepts it afterwards.
-
-    Raises:
-        SettingsError: there is no identity and the directory cannot be written, or a newer agent wrote the file.
     """
     path = state_dir / "instance.json"
     last = _read(path)

@@ -32,11 +32,8 @@ from edge.identity import Identity, Joined
 async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits, proxy: Proxy | None = None) -> Joined:
     """Get the node's identity from the hub of a token, and store it.
 
-    Returns the settings that the agent starts with.
-
     Raises:
-        SettingsError: the state directory cannot be written, or has an identity of another name, or the agent renews
-            it at this moment.
+        SettingsError: the state directory cannot be written or is another node's, or its agent renews it now.
         DialError: no address of the token leads to its hub.
         HandshakeRefused: the hub refused the join.
         NotCarried: the hub has no such part.

@@ -21,12 +21,14 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.database import lock
 from common.errors import SettingsError
 from common.files import room_of, why_full
+from common.left_over import LeftOver
 from common.link import Link
 from common.metrics import VolumeStats
 from common.pages.agent import ContainerDevice, NodeVolumes, PodStatus, PodVolumeStatus
@@ -35,7 +37,6 @@ from common.tasks import Tasks
 from edge.controller_lease import ControllerLease
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.cdi import CdiFiles
-from edge.disk.found_volumes import Published
 from edge.disk.layout import PLUGIN, Layout
 from edge.disk.mounts import read_table
 from edge.fencing.fenced_volumes import why_not_here
@@ -45,10 +46,11 @@ from edge.former_state import put_aside
 from edge.home import Home
 from edge.kubelet_relay import KubeletRelay
 from edge.machine import read_machine
+from edge.manager.clock import Clock
 from edge.manager.opt_in import OptIn
 from edge.manager.states import VolumeStates, read_boot
 from edge.metastore import Metastore
-from edge.node_facts import LEFT_SETTLE_S, NodeFacts, UpdatePeriods
+from edge.node_facts import LEFT_SETTLE_S, NodeFacts, ask_as_said
 from edge.pod_facts import SETTLE_S, PodFacts
 from edge.registrar import Registrar
 from edge.registry.block_question import validate_block
@@ -75,10 +77,11 @@ TRY_AGAIN_S = 5.0  # the interval of retries after the disk failed: people must 
 class KubeletPart:
     """The drivers of the node and, on a node without a kubelet, its pods' volumes."""
 
-    def __init__(self, settings: AgentSettings, *, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: AgentSettings, *, changed: Callable[[], None], count_deferred: Callable[[str], None]
+    ) -> None:
         own = settings.registration == "own"
-        self._tell = changed
-        self._root_dir = settings.root_dir
+        self._tell, self._settings = changed, settings
         self._former = "" if own else put_aside(settings.state_dir, now=time.time())
         self._unkept = self._full = ""
         self._directories = [settings.state_dir, *([settings.root_dir] if own else ())]
@@ -91,8 +94,7 @@ class KubeletPart:
             if why:
                 raise SettingsError("--state-dir", str(settings.state_dir), why)
             self._home.disown()
-        self.fencing = _make_fencing(settings) if own else None
-        self.volumes = Volumes(settings, self.fencing) if self.fencing is not None else None
+        self.volumes = Volumes(settings, count_deferred) if own else None
         self._streams = self.volumes.streams if self.volumes is not None else observe_stream()
         self.registry = DriverRegistry(
             settings.node,
@@ -103,36 +105,27 @@ class KubeletPart:
             labels=self.volumes.node_labels if self.volumes is not None else dict,
             own=own,
         )
-        self._relay = self._make_relay(settings)
+        self._relay: KubeletRelay | None = None
+        if settings.relay_dir is not None:
+            limit = settings.max_message_bytes
+            self._relay = KubeletRelay(
+                settings.relay_dir, settings.node, lambda: self.registry.drivers, max_message_bytes=limit
+            )
         is_relay = self._relay.holds if self._relay is not None else lambda _endpoint: False
         self._registrar = Registrar(settings.root_dir, self.registry, own=own, is_relay=is_relay)
-
-    def _make_relay(self, settings: AgentSettings) -> KubeletRelay | None:
-        if settings.relay_dir is None:
-            return None
-        limit = settings.max_message_bytes
-        return KubeletRelay(settings.relay_dir, settings.node, lambda: self.registry.drivers, max_message_bytes=limit)
 
     def _changed(self) -> None:
         self._tell()
         if self._relay is not None:
             self._relay.changed()
 
-    async def start(self, tasks: Tasks, lease: ControllerLease | None = None) -> None:
-        """Start to mount and unmount from the local state, and take registrations.
-
-        Args:
-            tasks: runs the tasks.
-            lease: the agent's lease of its hub, for volumes that are fenced; None: one that never holds.
-
-        Raises:
-            SettingsError: the root directory cannot be used, or belongs to another agent.
-        """
+    async def start(self, tasks: Tasks, lease: ControllerLease) -> None:
+        """Start to mount and unmount from the local state, and take registrations."""
         if self._home is not None:
-            self._root_lock = _take_root(self._root_dir)  # the last that can fail, because it makes a file
+            self._root_lock = _take_root(self._settings.root_dir)  # the last that can fail, because it makes a file
             self._home.keep()
-        if self.fencing is not None:  # before anything else: another node may have the volumes by now
-            await self.fencing.start(lease or ControllerLease(self.fencing.lease_s))
+        if self.volumes is not None:  # before anything else: another node may have the volumes by now
+            await self.volumes.fencing.start(lease)
         tasks.start(self.registry.run(), name="driver registry")
         if self.volumes is not None:
             await self.volumes.start(self.registry, tasks)
@@ -143,7 +136,7 @@ class KubeletPart:
     @property
     def problems(self) -> list[str]:
         relayed = self._relay.problems(self._registrar.observed) if self._relay is not None else []
-        fenced = self.fencing.problems() if self.fencing is not None else []
+        fenced = self.volumes.fencing.problems() if self.volumes is not None else []
         stored = self.volumes.problems if self.volumes is not None else []
         seen = [why for why in (self._full, self._former, self._unkept) if why]
         return [*seen, *stored, *self.registry.problems, *relayed, *fenced]
@@ -151,7 +144,7 @@ class KubeletPart:
     async def look(self) -> None:
         self._full = await asyncio.to_thread(_full_disks, self._directories)
         if self.volumes is None:
-            self._unkept = await asyncio.to_thread(_unkept_mounts, self._root_dir)
+            self._unkept = await asyncio.to_thread(_unkept_mounts, self._settings.root_dir)
 
     def relay_of(self, driver: str) -> str:
         return self._relay.served(driver) if self._relay is not None else ""
@@ -171,33 +164,31 @@ class KubeletPart:
     async def close(self) -> None:
         if self._relay is not None:
             await self._relay.close()
-        if self.fencing is not None:
-            await self.fencing.close()
         if self.volumes is not None:
             await self.volumes.close()
         await self.registry.close()
         if self._root_lock is not None:
             os.close(self._root_lock)
 
-    def describe(self, *, node: str, connected: bool, since: datetime) -> NodeVolumes:
+    def describe(self, *, connected: bool, since: datetime) -> NodeVolumes:
         if self.volumes is None:
-            return NodeVolumes(node=node, connected=connected, since=since, observing=True)
-        return self.volumes.describe(node=node, connected=connected, since=since)
+            return NodeVolumes(node=self._settings.node, connected=connected, since=since, observing=True)
+        return self.volumes.describe(connected=connected, since=since)
 
 
 class Volumes:
     """The volumes of a node: metastore, states, plugin and manager."""
 
-    def __init__(self, settings: AgentSettings, fencing: Fencing) -> None:
-        self._settings, self._fencing = settings, fencing
+    def __init__(self, settings: AgentSettings, count_deferred: Callable[[str], None]) -> None:
+        self._settings, self._count_deferred = settings, count_deferred
+        self.fencing = _make_fencing(settings)
         self.metastore = Metastore(settings.state_dir, full=settings.durability == "full")
         self._trouble = ""
         self._states = self._open_states()
         self.streams = SyncStreams(self.metastore)
-        # counts the publications of volumes that a pod's runtime mounts (`Metrics.volume_deferred`).
-        self.count_deferred: Callable[[str], None] = lambda _by: None
         self._manager: VolumeManager | None = None
         self._direct: DirectVolumes | None = None
+        self._has_selinux = Path("/sys/fs/selinux/enforce").exists()
         self._settling: list[Settling] = []
 
     def _open_states(self) -> VolumeStates | None:
@@ -230,7 +221,11 @@ class Volumes:
     async def _manage(self, registry: DriverRegistry, states: VolumeStates) -> bool:
         settings = self._settings
         machine = read_machine(settings.root_dir)
-        facts = NodeFacts(settings.node, self.metastore.facts, registry, machine, self._fencing.told)
+        facts = NodeFacts(settings.node, self.metastore.facts, registry, machine, self.fencing.told)
+
+        def tell(left: Iterable[LeftOver] | None = None) -> None:
+            facts.tell(manager.volumes_in_use(), manager.sole_uses(), left)
+
         manager = VolumeManager(
             node=settings.node,
             objects=self.metastore.objects,
@@ -241,20 +236,23 @@ class Volumes:
                 settings.node,
                 registry.find,
                 durable=settings.durability == "full",
-                is_deferred=self._is_deferred,
+                is_deferred=(lambda it: self._direct_volumes().is_told(it)) if settings.direct_runtime else None,
             ),
             drivers=registry,
             in_use_acked=facts.in_use_acked,
-            in_use_changed=lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses()),
+            in_use_changed=tell,
             own_labels=registry.node_labels,
-            opt_in=self._opt_in(),
+            opt_in=OptIn({runtime.name: runtime for runtime in settings.direct_runtime}, self._real_layout()),
             direct=self._direct_volumes,
             validate_block=lambda volume: validate_block(registry.drivers, settings.node, volume),
             cdi=CdiFiles(settings.cdi_dir, self._real_layout()),
-            count_deferred=lambda by: self.count_deferred(by),  # noqa: PLW0108  # it may be set later
+            count_deferred=self._count_deferred,
+            clock=Clock(),
+            boot=read_boot(),
+            selinux=self._has_selinux,
             stats_interval_s=settings.volume_stats_interval_s,
             republish_interval_s=settings.volume_republish_interval_s,
-            fencing=self._fencing,
+            fencing=self.fencing,
         )
         try:
             await manager.start()
@@ -263,30 +261,22 @@ class Volumes:
             return False
         self._note("")
         self._manager = manager
-        facts.tell(manager.volumes_in_use(), manager.sole_uses())  # only when the present mounts are known
-        registry.subscribe(lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses()))
-        self.metastore.objects.subscribe(UpdatePeriods(self.metastore.objects, registry).changed)
+        tell()  # only when the present mounts are known
+        registry.subscribe(tell)
+        set_periods = partial(ask_as_said, self.metastore.objects, registry)
+        set_periods(self.metastore.objects.refs("CSIDriver"))
+        self.metastore.objects.subscribe(set_periods)
         self._settling = [
             Settling(PodFacts(self.metastore.facts, manager.pod_states).tell, SETTLE_S),
-            Settling(
-                lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses(), manager.left_over()), LEFT_SETTLE_S
-            ),
+            Settling(lambda: tell(manager.left_over()), LEFT_SETTLE_S),
         ]
         for it in self._settling:
             manager.subscribe(it.changed)
             it.changed()
         return True
 
-    def _opt_in(self) -> OptIn:
-        settings = self._settings
-        runtimes = {runtime.name: runtime for runtime in settings.direct_runtime}
-        return OptIn(runtimes, self._real_layout())
-
     def _real_layout(self) -> Layout:
         return Layout(Path(os.path.realpath(self._settings.root_dir)))
-
-    async def _is_deferred(self, published: Published) -> bool:
-        return bool(self._settings.direct_runtime) and await self._direct_volumes().is_told(published)
 
     def _direct_volumes(self) -> "DirectVolumes":
         # imported at the first call: most nodes never need it
@@ -308,6 +298,7 @@ class Volumes:
             await self._manager.close(limit_s)
 
     async def close(self) -> None:
+        await self.fencing.close()
         await self.drain(0.0)  # no step may run when its rows can no longer be written
         for it in self._settling:
             it.close()
@@ -325,10 +316,10 @@ class Volumes:
     def _unwritten(self) -> str:
         return (self._states.trouble if self._states is not None else "") or self.metastore.trouble
 
-    def describe(self, *, node: str, connected: bool, since: datetime) -> NodeVolumes:
+    def describe(self, *, connected: bool, since: datetime) -> NodeVolumes:
         manager, heard_at = self._manager, self.metastore.objects.heard_at
         return NodeVolumes(
-            node=node,
+            node=self._settings.node,
             connected=connected,
             since=since,
             as_of=time_of(heard_at) if heard_at is not None else None,

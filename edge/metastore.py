@@ -44,11 +44,7 @@ class Metastore:
         clock: Callable[[], float] = time.time,
         retry_s: float = RETRY_S,
     ) -> None:
-        """Open or create the file. With `full` a power cut loses no acknowledged write.
-
-        Raises:
-            SettingsError: the directory cannot be used, another agent uses it, or a newer agent wrote the file.
-        """
+        """Open or create the file. With `full` a power cut loses no acknowledged write."""
         path = state_dir / "edge.db"
         self._closed = False
         try:

@@ -34,25 +34,20 @@ from edge.volumes import VolumeKey
 _SHORTEST_PERIOD_S: Final = 10.0
 
 
-class UpdatePeriods:
-    """Sets how often each driver is asked for its volume limit."""
+def ask_as_said(objects: ObjectStore, drivers: DriverRegistry, changed: Iterable[Ref]) -> None:
+    """Set how often each driver is asked for its volume limit, from its changed, new or deleted CSIDriver object."""
+    for ref in changed:
+        if ref.kind == "CSIDriver":
+            drivers.ask_every(ref.name, _period(objects, ref))
 
-    def __init__(self, objects: ObjectStore, askers: DriverRegistry) -> None:
-        self._objects, self._askers = objects, askers
-        self.changed(objects.refs("CSIDriver"))
 
-    def changed(self, refs: Iterable[Ref]) -> None:
-        for ref in refs:
-            if ref.kind == "CSIDriver":
-                self._askers.ask_every(ref.name, self._period(ref))
-
-    def _period(self, ref: Ref) -> float | None:
-        try:
-            found = self._objects.get(ref)
-            seconds = found.read()["spec"].get("nodeAllocatableUpdatePeriodSeconds") if found is not None else None
-            return max(float(seconds), _SHORTEST_PERIOD_S) if seconds is not None else None
-        except (AttributeError, KeyError, OSError, TypeError, ValueError):  # use the default
-            return None
+def _period(objects: ObjectStore, ref: Ref) -> float | None:
+    try:
+        found = objects.get(ref)
+        seconds = found.read()["spec"].get("nodeAllocatableUpdatePeriodSeconds") if found is not None else None
+        return max(float(seconds), _SHORTEST_PERIOD_S) if seconds is not None else None
+    except (AttributeError, KeyError, OSError, TypeError, ValueError):  # use the default
+        return None
 
 
 class NodeFacts:
@@ -78,10 +73,8 @@ class NodeFacts:
     ) -> None:
         """Report the present state. A fact that has not changed is not sent again.
 
-        Args:
-            volumes_in_use: see `edge.volume_manager`.
-            sole: those of them that are one node's at a time.
-            left: the mounts that no pod wants; None: those of the last report.
+        `sole` are those of the volumes in use that are one node's at a time. `left` are the mounts that no pod wants;
+        None means those of the last report.
         """
         if left is not None:
             self._left = tuple(left)
@@ -126,12 +119,8 @@ class NodeFacts:
     async def in_use_acked(self, key: VolumeKey, *, sole: bool) -> None:
         """Return once the hub has stored the latest Node fact, whose `volumesInUse` lists the volume.
 
-        Args:
-            key: the volume.
-            sole: whether it is one node's at a time. Then the hub has to confirm a new claim, too.
-
-        Raises:
-            FactRefused: the hub does not let the node have the volume now.
+        If it is one node's at a time (`sole`), the hub has to confirm a new claim, too. Raises FactRefused if the hub
+        does not let the node have the volume now.
         """
         await self._store.wait_acked(self._node)
         if sole:

@@ -81,12 +81,10 @@ class Registrar:
                 await self._end(path)
         for path, file in sorted(sockets.items()):
             if path not in self._served:
-                plugin = self._served[path] = self._plugin(path, file)
+                plugin = _Plugin(path, file, self._registry, own=self._own, is_relay=self._is_relay)
+                self._served[path] = plugin
                 wait_s = self._tried.pop(path, -KUBELET.first_s) + KUBELET.first_s - time.monotonic()
                 plugin.task = tasks.create_task(plugin.serve(wait_s), name=f"plugin at {path}")
-
-    def _plugin(self, path: Path, file: FileId) -> "_Plugin":
-        return _Plugin(path, file, self._registry, own=self._own, is_relay=self._is_relay)
 
     async def _end(self, path: Path) -> None:
         plugin = self._served.pop(path)

@@ -13,10 +13,7 @@ from edge.runtimes import DirectRuntime
 
 @dataclass(frozen=True, kw_only=True)
 class AgentFlags(ProcessSettings):
-    """The flags of `csi-bridge edge run`. `cli.process_options.EDGE_OPTIONS` has their names and their help.
-
-    A joined node needs neither `node` nor `hub` nor TLS files.
-    """
+    """The flags of `csi-bridge edge run`. A joined node needs neither `node` nor `hub` nor TLS files."""
 
     node: str | None
     hub: tuple[Endpoint, ...]

@@ -23,13 +23,10 @@ UNENDED = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.ABORTED})
 
 
 class VolumeError(BridgeError):
-    """A step on a volume failed. `str()` is a sentence for people, the same on each try.
-
-    Attributes:
-        code: the driver's gRPC code, UNAVAILABLE if the request was not sent; None for any other reason.
-    """
+    """A step on a volume failed. `str()` is a sentence for people, the same on each try."""
 
     def __init__(self, why: str, *, code: int | None = None) -> None:
+        # `code` is the driver's, UNAVAILABLE if the request was not sent, None for any other reason.
         self.why, self.code = why, code
         super().__init__(why)
 

@@ -15,11 +15,10 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common.left_over import LeftOver
 from common.metrics import VolumeStats
@@ -49,7 +48,7 @@ from edge.manager.report import (
 )
 from edge.manager.resolution import PodWants
 from edge.manager.shared_look import SharedLook
-from edge.manager.states import Device, Publication, Row, State, VolumeStates, read_boot
+from edge.manager.states import Device, Publication, Row, State, VolumeStates
 from edge.manager.task import VolumeTask
 from edge.manager.wanted import Wanted
 from edge.pod_facts import PodState
@@ -68,8 +67,6 @@ _PATIENCE_S = 123.0  # after this time an event reports a volume that cannot be 
 _RESTART_S = 10.0  # the wait before the restart of a task that failed because of a bug, so that it does not spin
 _READ_AGAIN_S = 10.0  # the interval of retries for objects that cannot be read from the disk
 _LEFTOVERS_S = 60.0  # the interval at which `Leftovers` checks directories from an earlier run, while there are any
-
-_SELINUX = Path("/sys/fs/selinux/enforce")
 
 
 @dataclass(slots=True)
@@ -102,9 +99,9 @@ class VolumeManager:
         validate_block: Callable[[Volume], Awaitable[None]],
         cdi: CdiFiles,
         count_deferred: Callable[[str], None],
-        clock: Clock | None = None,
-        boot: str = "",
-        selinux: bool | None = None,
+        clock: Clock,
+        boot: str,
+        selinux: bool,
         stats_interval_s: float,
         republish_interval_s: float,
     ) -> None:
@@ -112,13 +109,13 @@ class VolumeManager:
         self._told_fenced: set[VolumeKey] = set()
         self._objects, self._states, self._plugin, self._drivers = objects, states, plugin, drivers
         self._in_use_changed, self._in_use_acked = in_use_changed, in_use_acked
-        self._clock = clock or Clock()
+        self._clock = clock
         self._facts = VolumeFacts(facts, node=node, clock=self._clock)
         self.wanted = Wanted(
             objects,
             node=node,
             own_labels=own_labels,
-            selinux=_SELINUX.exists() if selinux is None else selinux,
+            selinux=selinux,
             opt_in=opt_in,
             complain=lambda text: log.error("%s", text),
         )
@@ -130,7 +127,7 @@ class VolumeManager:
             inputs=CallInputs(objects, node=node, clock=self._clock),
             facts=self._facts,
             clock=self._clock,
-            boot=boot or read_boot(),
+            boot=boot,
             may_unpublish=self._may_unpublish,
             may_unstage=self._may_unstage,
             is_trusted=self._is_trusted,
@@ -451,9 +448,7 @@ class VolumeManager:
     def _let_go(self, key: VolumeKey) -> None:
         # it was held for a staging which never came
         if self._fencing.is_held(key):
-            task = asyncio.create_task(self._let_go_unless_wanted(key), name=f"let go {key}")
-            self._tasks.add(task)
-            task.add_done_callback(self._kept_ended)
+            self._start(self._let_go_unless_wanted(key), f"let go {key}")
 
     async def _let_go_unless_wanted(self, key: VolumeKey) -> None:
         if key not in self._volumes:
@@ -604,9 +599,7 @@ class VolumeManager:
 
     def _start_cleaning(self) -> None:
         if self._leftovers and self._running:
-            task = asyncio.create_task(self._clean(), name="clean leftovers")
-            self._tasks.add(task)
-            task.add_done_callback(self._kept_ended)
+            self._start(self._clean(), "clean leftovers")
 
     async def _clean(self) -> None:
         await self._leftovers.look()
@@ -619,6 +612,11 @@ class VolumeManager:
 
     def _is_pod_gone(self, uid: str) -> bool:
         return self._was_in_step and self.wanted.is_gone(uid)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._kept_ended)
 
     def _kept_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.csi_volume_plugin import Published, Staged, VolumePlugin
+from edge.csi_volume_plugin import VolumePlugin
+from edge.disk.found_volumes import Published, Staged
 from edge.volume_errors import NotReady, Refused, Uncertain
 from edge.volumes import Pod, PodVolume, Volume
 from tests.kit.leftovers import clear, loops_below, mounts_below

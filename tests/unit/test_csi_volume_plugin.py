@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from common.status import Code
-from edge.csi_volume_plugin import Published, Staged, VolumePlugin
+from edge.csi_volume_plugin import VolumePlugin
 from edge.disk import mounts
 from edge.disk.block_devices import BlockDevices
+from edge.disk.found_volumes import Published, Staged
 from edge.disk.root_dir import RootDir
 from edge.volume_errors import NON_FINAL, NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import DriverRules, Pod, PodVolume, Volume

@@ -19,6 +19,7 @@ from common.pages.json_form import time_of
 from common.sync_messages import InStep, put
 from common.tasks import supervised
 from edge import home, kubelet_part
+from edge.controller_lease import ControllerLease
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk import mounts
 from edge.kubelet_part import KubeletPart
@@ -56,14 +57,14 @@ def part(
         }
         | ({"relay_dir": relay} if relay else {})
     )
-    return KubeletPart(settings, changed=lambda: None)
+    return KubeletPart(settings, changed=lambda: None, count_deferred=lambda _by: None)
 
 
 @asynccontextmanager
 async def running(part: KubeletPart) -> AsyncIterator[Metastore]:
     """Start it, yield its store, and close it."""
     async with supervised() as tasks:
-        await part.start(tasks)
+        await part.start(tasks, ControllerLease(60.0))
         assert part.volumes is not None
         yield part.volumes.metastore
     await part.close()
@@ -75,14 +76,14 @@ async def test_a_root_directory_is_one_agents_alone_until_it_ends(tmp_path: Path
         with pytest.raises(SettingsError, match=r"--root-dir=.*root: another edge agent is using it"):
             part(tmp_path, state="other")
         with pytest.raises(SettingsError, match=r"--root-dir=.*root: another edge agent is using it"):
-            await late.start(tasks)
+            await late.start(tasks, ControllerLease(60.0))
     await late.close()
     await part(tmp_path, state="third").close()
 
 
 def told(part: KubeletPart) -> NodeVolumes:
     """The page of the pods' volumes."""
-    return part.describe(node="n1", connected=True, since=time_of(0))
+    return part.describe(connected=True, since=time_of(0))
 
 
 async def test_beside_a_running_kubelet_an_agent_only_observes(short_dir: Path) -> None:
@@ -235,7 +236,7 @@ async def test_a_root_directory_that_cannot_be_read_ends_no_agent_and_is_tried_a
     monkeypatch.setattr("edge.kubelet_part.TRY_AGAIN_S", 0.0)
     own = part(tmp_path)
     async with asyncio.timeout(5.0), supervised() as tasks:
-        await own.start(tasks)
+        await own.start(tasks, ControllerLease(60.0))
         state = told(own)
         assert (state.started, state.trouble) == (False, "cannot read pods: Input/output error")
         await next(task for task in asyncio.all_tasks() if task.get_name() == "wait for the disk")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from common.left_over import LeftOver
 from common.objects import Ref
 from common.sole_use import sole_use
 from edge.machine import Machine
-from edge.node_facts import NodeFacts, UpdatePeriods
+from edge.node_facts import NodeFacts, ask_as_said
 from edge.settling import Settling
 from edge.volumes import VolumeKey
 from tests.kit.edge_volumes import FakeFacts, FakeStore
@@ -108,8 +109,8 @@ def asked(*periods: object, withheld: bool = False) -> list[tuple[str, float | N
     askers: Any = SimpleNamespace(ask_every=lambda name, seconds: told.append((name, seconds)))
     driver = {"kind": "CSIDriver", "metadata": {"name": "d.csi"}}
     store.put({**driver, "spec": {"nodeAllocatableUpdatePeriodSeconds": periods[0]}})
-    updates = UpdatePeriods(store, askers)
-    store.subscribe(updates.changed)
+    ask_as_said(store, askers, [DRIVER])
+    store.subscribe(partial(ask_as_said, store, askers))
     for period in periods[1:]:
         store.put({**driver, "spec": {"nodeAllocatableUpdatePeriodSeconds": period}})
     if withheld:
