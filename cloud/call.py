@@ -16,13 +16,13 @@ A create, and a call that ends something, is recorded besides (`cloud.placement.
 
 * `Keeping.FIRST`: the name is in the records before the call is sent, and the things that a create has made before the
   caller gets the success.
-* `Keeping.LATE`, the exemption that `claims` describes: the call is sent and answered at once. The hub holds the things
-  in memory until the caller has taken the answer. If nobody takes it, the records get them.
+* `Keeping.LATE`, the exemption that `claims` describes: the call is sent and answered at once, and the hub does not
+  read the answer. If nobody takes it, the records get the things in it.
 * `Keeping.OPEN`, for a driver with an elected node: as FIRST, and the book keeps no ids.
 * A create never hands on the id of a thing that another node has made (`foreign_ids`), except where several nodes reach
   the same storage. The create stays in doubt, and this node does not get the id.
-* A create hands on one message, and only if the hub can read it: a caller that reads more than the hub would get an id
-  that the hub has not checked. Its ids have a largest size, because the records keep them.
+* A create hands on one message, and only if the hub can read it (but for LATE): a caller that reads more than the hub
+  would get an id that the hub has not checked. Its ids have a largest size, because the records keep them.
 * A caller that leaves before the call is sent stops it. A write that has begun goes on.
 """
 
@@ -37,7 +37,7 @@ from cloud.class_parameters import OWN, without_own
 from cloud.edge_nodes import Nodes
 from cloud.node_calls import NodeCalls
 from cloud.placement import outcome
-from cloud.placement.claim import Attempt, Claim, Untaken
+from cloud.placement.claim import Attempt, Claim
 from cloud.placement.decisions import Ask, AskAll, Keeping, Segment, Send
 from cloud.placement.placement import Placement
 from cloud.placement.requests import LONGEST_CHARS, NOTHING_MADE, made, settled_with
@@ -117,7 +117,7 @@ class Call(Receiver):
     __slots__ = (
         "_answers", "_ask", "_attempt", "_calls", "_deadline", "_frame", "_is_checked", "_is_over", "_key", "_link",
         "_made", "_message", "_number", "_owed", "_request", "_send", "_status", "_task", "_timeout_s",
-        "_untaken", "_visit", "account",
+        "_visit", "account",
     )  # fmt: skip
 
     def __init__(self, calls: Calls, link: Link, frame: Open, deadline: float | None) -> None:
@@ -147,13 +147,11 @@ class Call(Receiver):
         self._status: Status | None = None
         """The node's status."""
         self._message: bytes | None = None
-        """Its message, while the outcome is recorded."""
+        """Its message, while the outcome is recorded; of a LATE call until it is released."""
         self._attempt: Attempt | None = None
         """The attempt at the name, if there is one, until its end is counted."""
         self._made = NOTHING_MADE
         """What the message of a create names."""
-        self._untaken = Untaken()
-        """The things of a success that the caller has not taken yet."""
         timeout_s = None if deadline is None else max(0.001, deadline - link.loop.time())
         self.account: Account = calls.accounts.begin(
             frame.subject, frame.method, frame.call, node=frame.node, timeout_s=timeout_s
@@ -293,14 +291,13 @@ class Call(Receiver):
         if self._send.keeping is not Keeping.NEVER or self._send.segment is not Segment.AS_IS:
             try:
                 if message is not None:
-                    message = self._checked(message, is_only=True)
+                    message = self._message = self._checked(message, is_only=True)
                 claim = self._attempt.claim if self._attempt is not None else None
                 end = self._record(status)
             except Exception as error:  # noqa: BLE001  # the caller gets it
                 self._fail(error)
                 return
             if end is not None:
-                self._message = message
                 end.add_done_callback(partial(self._recorded, claim))
                 return
         self._tell(status, message)
@@ -346,7 +343,7 @@ class Call(Receiver):
         else:
             visit.link.cancel(self._number)
         if self._attempt is not None:
-            self._give_up(is_taken=delivered)
+            self._release_late(self._attempt, is_taken=delivered)
 
     # ---- both
 
@@ -402,23 +399,30 @@ class Call(Receiver):
         Raises:
             AnswerRefused: it is one of a create, and unreadable, too large, or not the only one.
         """
-        ask, send, why, chars = self._ask, self._send, "", 0
+        ask, send, why = self._ask, self._send, ""
         if self._attempt is not None:
             if not is_only:
                 why = "more than one message"
-            else:
-                try:
-                    self._made = made(ask.method, message)
-                except ValueError as error:
-                    why = f"a message that the hub cannot read ({error})"
-                for thing in self._made.things:
-                    chars += len(thing.id)
-            if chars > LONGEST_CHARS * (1 + len(ask.asked.things)):
-                why = f"ids of {chars} characters, and CSI allows 128 bytes for each"
+            elif send.keeping is not Keeping.LATE:
+                why = self._read(message)
             if why:
                 self._end(in_doubt=True)
                 raise AnswerRefused(ask.driver, ask.name, send.node, why)
         return message if send.segment is Segment.AS_IS else placed_answer(ask.method, send, message)
+
+    def _read(self, message: bytes) -> str:
+        """Read what the answer to a create names. Returns why the hub cannot do so; empty if it can."""
+        ask, chars = self._ask, 0
+        try:
+            found = made(ask.method, message)
+        except ValueError as error:
+            return f"a message that the hub cannot read ({error})"
+        for thing in found.things:
+            chars += len(thing.id)
+        if chars > LONGEST_CHARS * (1 + len(ask.asked.things)):
+            return f"ids of {chars} characters, and CSI allows 128 bytes for each"
+        self._made = found
+        return ""
 
     def _record(self, status: Status) -> asyncio.Future[None] | None:
         """Record the outcome. Returns the end of the write, if the caller has to wait for it.
@@ -438,8 +442,7 @@ class Call(Receiver):
         elif not status.ok:
             self._fail_create(attempt, status)
             freed = []
-        elif send.keeping is Keeping.LATE:
-            self._keep()  # until `released`
+        elif send.keeping is Keeping.LATE:  # `released` ends the attempt
             return None
         else:
             if send.is_placed or send.has_own_ids:
@@ -472,8 +475,9 @@ class Call(Receiver):
     def _settle(self, status: Status) -> list[str]:
         """Count the end of a call at an elected node. Returns the other names that are free now."""
         claims, driver, is_create = self._calls.placement.claims, self._ask.driver, bool(self._ask.asked.name)
-        if status.ok:  # the leak audit knows that the things are new
-            claims.note_new(driver, self._send.node, self._made.things)
+        if status.ok:
+            if self._message is not None:
+                claims.note_new(driver, self._send.node, self._ask.method, self._message)
             self._end(in_doubt=is_create and not self._made.things)
         else:
             self._end(in_doubt=outcome.stays_open(status, is_create=is_create))
@@ -493,17 +497,18 @@ class Call(Receiver):
         if outcome.must_wait(send, is_open=attempt.claim.is_open, in_doubt=in_doubt):
             raise NameElsewhere(ask.driver, ask.name, send.node, "a topology that this node does not have")
 
-    def _keep(self) -> None:
-        if not self._untaken:
-            claims, ask = self._calls.placement.claims, self._ask
-            self._untaken = claims.keep(ask.driver, self._send.node, ask.name, self._made.things)
-
-    def _give_up(self, *, is_taken: bool) -> None:
-        """End a call whose answer was taken or not. A success's things are recorded; any other end is in doubt."""
-        if not is_taken and self._status is not None and self._status.ok and not self._send.is_exclusive:
-            self._keep()  # else the ids are unchecked: the name stays with the node, and a retry checks them
-        self._calls.placement.claims.release(self._ask.driver, self._untaken, is_taken=is_taken)
-        self._end(in_doubt=not (is_taken or self._untaken))
+    def _release_late(self, attempt: Attempt, *, is_taken: bool) -> None:
+        """End the attempt of a LATE call. If nobody took its success, the records get the things in it."""
+        claims, ask, node, message = self._calls.placement.claims, self._ask, self._send.node, self._message
+        if is_taken:
+            if message is not None:
+                claims.note_new(ask.driver, node, ask.method, message)
+            self._end(in_doubt=False)
+        elif message is not None and not self._read(message):
+            self._attempt = None
+            claims.untaken(ask.driver, attempt, node, self._made.things)
+        else:
+            self._end(in_doubt=True)
 
     def _end(self, *, in_doubt: bool | None) -> None:
         """Count the end of the attempt once: nothing more comes from the node, or nothing more counts."""

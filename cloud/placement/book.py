@@ -59,6 +59,7 @@ class Book:
         marks: by node.
         open: by node: the number of names with open calls.
         opened: by name with open calls: their node.
+        deletions: how many deletions were sent that the book did not read, because it has nothing of their node.
     """
 
     def __init__(self) -> None:
@@ -69,6 +70,7 @@ class Book:
         self.marks: dict[str, Mark] = {}
         self.open: dict[str, int] = {}
         self.opened: dict[str, str] = {}
+        self.deletions = 0
         self._about: dict[Thing, set[str]] = {}
         """The names with open calls that are about a thing."""
         self._gone: dict[tuple[Thing, str], float] = {}
@@ -101,7 +103,7 @@ class Book:
         elif (claim.lease_s, claim.machine) != (lease_s, machine):
             claim.is_confirmed = False
         claim.lease_s, claim.machine = lease_s, machine
-        attempt = Attempt(claim)
+        attempt = Attempt(claim, self.deletions)
         self.index(claim)
         return attempt
 
@@ -237,7 +239,7 @@ class Book:
     def may_list(self, thing: Thing, node: str, began: float) -> bool:
         """Whether a list that began at a moment tells something new of a thing, or what a list told before."""
         its = self.ids.get(thing, {}).get(node)
-        return its is None or its.untaken is not None or 0 < its.gone < began
+        return its is None or 0 < its.gone < began
 
     def revive(self, thing: Thing, node: str, now: float) -> list[Claim]:
         """Note that a deleted thing exists again, according to a list. Returns the claims that have changed.
@@ -252,8 +254,7 @@ class Book:
 
     def list(self, thing: Thing, node: str, since: float) -> bool:
         """Note that a node's list has a thing. Returns False if a claim has it there."""
-        its = self.ids.get(thing, {}).get(node)
-        if its is not None and its.untaken is None:
+        if node in self.ids.get(thing, ()):
             return False
         if node not in self.listed.setdefault(thing, {}):
             _count(self._nodes, node, 1)

@@ -13,10 +13,6 @@ Place = tuple[str, Thing, str]
 """Driver, thing and node."""
 
 
-Untaken = dict[tuple[Thing, str], object]
-"""Things of a pinned success. The mark of each tells this success from a later one with the same thing."""
-
-
 class State(StrEnum):
     """The state of a claim's row. In the records, a call that runs and one in doubt are the same."""
 
@@ -62,13 +58,11 @@ class Id:
         name: the name of its claim; empty: only a list tells the thing.
         since: when the book first had the thing there, in seconds since the epoch.
         gone: when it was deleted, in seconds since the epoch; 0 while it exists.
-        untaken: a mark of the pinned success whose answer nobody has taken yet: the records do not have the thing.
     """
 
     name: str
     since: float
     gone: float = 0.0
-    untaken: object | None = None
 
     @property
     def is_made(self) -> bool:
@@ -136,21 +130,26 @@ class Claim:
         """The row that the records should have; None: none."""
         ids, state = [], State.DELETED
         for (thing, node), its in self.ids.items():
-            if its.untaken is None:
-                ids.append((thing.kind, thing.id, node, its.since, its.gone))
-                state = state if its.gone else State.MADE
+            ids.append((thing.kind, thing.id, node, its.since, its.gone))
+            state = state if its.gone else State.MADE
         if self.is_kept and self.is_open:
             return Row(State.OPEN, self.node, self.since, self.lease_s, self.machine, tuple(ids))
         return Row(state, "", 0.0, 0, "", tuple(ids)) if ids else None
 
 
 class Attempt:
-    """One call under a name. Get it from `Book.begin`, `send` it unless something prevents that, and `Book.end` it."""
+    """One call under a name. Get it from `Book.begin`, `send` it unless something prevents that, and `Book.end` it.
 
-    __slots__ = ("claim", "number")
+    Attributes:
+        claim: the claim.
+        number: its number (`Claim.sent`); 0: it was not sent.
+        deletions: `Book.deletions` when it began.
+    """
 
-    def __init__(self, claim: Claim) -> None:
-        self.claim, self.number = claim, 0
+    __slots__ = ("claim", "deletions", "number")
+
+    def __init__(self, claim: Claim, deletions: int = 0) -> None:
+        self.claim, self.number, self.deletions = claim, 0, deletions
         claim.running += 1
 
     def send(self) -> None:

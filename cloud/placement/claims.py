@@ -28,7 +28,7 @@ from typing import Any
 
 from cloud.election import Elected
 from cloud.placement.book import GONE_S, MOST_LISTED_BYTES, Book, size_bytes
-from cloud.placement.claim import Attempt, Claim, Id, Mark, Place, Row, State, Untaken
+from cloud.placement.claim import Attempt, Claim, Id, Mark, Place, Row, State
 from cloud.placement.claim_records import (
     changed_claim,
     changed_election,
@@ -227,37 +227,28 @@ class Claims:
             touched.sort(key=lambda it: it.name == claim.name)
         return self._write(driver, touched)
 
-    def note_new(self, driver: str, node: str, things: Iterable[Thing]) -> None:
-        """Note things that were made now, and that the book does not keep, for the leak audit."""
-        self._recent.add([(driver, thing, node) for thing in things], self.now())
+    def note_new(self, driver: str, node: str, method: str, answer: bytes) -> None:
+        """Note a create's answer that names things which the book does not keep, for the leak audit."""
+        self._recent.add(driver, node, method, answer, self.now())
 
-    def keep(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> Untaken:
-        """Keep things in memory that a node has made under a name, until `release`."""
-        book, untaken = self._books[driver], Untaken()
-        for thing in things:
-            mark = untaken[thing, node] = object()
-            if node not in book.made(thing):
-                for claim in book.put(name, thing, node, Id(name, self.now(), untaken=mark)):
-                    book.index(claim)
-                    self._put(driver, claim)
-        return untaken
+    def untaken(self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]) -> None:
+        """End a call whose success nobody has taken, and record its things soon.
 
-    def release(self, driver: str, untaken: Untaken, *, is_taken: bool) -> None:
-        """Drop things whose answer the caller has taken, as the caller knows their node; record those of another one.
-
-        Things that were deleted or forgotten meanwhile stay away.
+        If there are none, or if they may have been deleted since the call began, the call is in doubt.
         """
-        book = self._books[driver]
-        for (thing, node), mark in untaken.items():
-            its = book.ids.get(thing, {}).get(node)
-            if its is None or its.untaken is not mark:
-                continue
-            claim, its.untaken = book.claims[its.name], None
-            if is_taken:
-                book.drop(thing, node)
-                self.note_new(driver, node, (thing,))
-            book.index(claim)
-            self._put(driver, claim)
+        book, claim, touched = self._books[driver], attempt.claim, list[Claim]()
+        known = [its for thing in things if (its := book.ids.get(thing, {}).get(node)) is not None]
+        is_gone = book.deletions != attempt.deletions or any(its.gone > claim.since for its in known)
+        if not things or is_gone or book.claims.get(claim.name) is not claim:
+            self.end(driver, attempt, in_doubt=True)
+            return
+        for thing in things:
+            if node not in book.made(thing):
+                touched += book.put(claim.name, thing, node, Id(claim.name, self.now()))
+        book.end(attempt, in_doubt=False)
+        for it in touched:
+            book.index(it)
+            self._put(driver, it)
 
     def deleted(self, driver: str, node: str, things: Iterable[Thing], *, settles: bool) -> "asyncio.Future[None]":
         """Record that a node has deleted things. Returns the end of the write, for `check`.

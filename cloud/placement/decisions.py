@@ -144,11 +144,6 @@ class Send(NamedTuple):
     epoch: int = 0
     terms: Terms = Terms()
 
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether an id that the node makes cannot be another node's. With shared storage it can."""
-        return self.is_placed or self.has_own_ids
-
 
 class AskAll(NamedTuple):
     """Ask nodes, and answer from their answers (`Placement.answer`).

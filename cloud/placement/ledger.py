@@ -63,4 +63,9 @@ async def read(books: Mapping[str, Book], recent: Recent) -> Ledger:
             ids |= {(driver, thing, node): its for node, its in (listed | book.ids.get(thing, {})).items()}
             if at % _PART == 0:
                 await asyncio.sleep(0)
-    return Ledger(opened, list(ids.items()), dict(recent.all()), recent.complete_since)
+    made: dict[Place, float] = {}
+    for number, (place, at_s) in enumerate(recent.all()):
+        made[place] = at_s
+        if number % _PART == 0:
+            await asyncio.sleep(0)
+    return Ledger(opened, list(ids.items()), made, recent.complete_since)

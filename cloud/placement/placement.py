@@ -30,7 +30,7 @@ from cloud.placement.inventory import Inventories
 from cloud.placement.offers import Offers
 from cloud.placement.pages import Pages
 from cloud.placement.route import ask_for, is_local, route
-from cloud.placement.rules import CHANGES, LISTINGS, Thing
+from cloud.placement.rules import CHANGES, ENDS, LISTINGS, Thing
 from cloud.question import Answer, Question
 from common.metrics import Metrics
 from common.reports import DriverReport
@@ -134,20 +134,21 @@ class Placement:
         Raises:
             CallError: nowhere.
         """
-        elections, fleet = self.elections, self._fleets.present.get(driver)
-        if fleet is None:
-            fleet = self._fleets.of(driver)
+        elections, fleet = self.elections, self._fleets.present.get(driver) or self._fleets.of(driver)
         # A call of another placement, or of an operator, must not run beside calls of an elected node.
         is_elected = mode != Mode.LOCAL and (driver in elections.drivers or (not mode and elections.had(driver)))
         if mode == Mode.SHARED or is_elected:
             elections.want(driver)
             mode = Mode.SHARED
-        elif (wanted or mode == Mode.PINNED) and method not in CHANGES:
-            node = wanted or only_node(driver, "", fleet.members, self._view(driver))
-            return Ask(driver, method, wanted=wanted, mode=mode), Send(node, fleet.members.get(node))
-        ask = ask_for(driver, method, request, wanted=wanted, mode=mode, fleet=fleet)
-        book, ends = self.claims.book(driver), ask.asked.ends
+        book = self.claims.book(driver)
         view = View(fleet, self._connected, book, self.affinity, self._loss(), self._most_open)
+        if mode and mode != Mode.SHARED and not is_local(fleet, wanted, mode):
+            node = only_node(driver, wanted, fleet.members, view)
+            if method not in CHANGES or (method in ENDS and node not in book.nodes):
+                book.deletions += method in ENDS
+                return Ask(driver, method, wanted=wanted, mode=mode), Send(node, fleet.members.get(node))
+        ask = ask_for(driver, method, request, wanted=wanted, mode=mode, fleet=fleet)
+        ends = ask.asked.ends
         if mode == Mode.SHARED:
             view = view._replace(election=self.elections.of(driver))
         elif ends:

@@ -2,12 +2,15 @@
 
 A caller that has just got a volume is about to write its PersistentVolume. Until then nothing refers to the volume, and
 the leak audit (`cloud.leaks`) must not take it for one that everybody has forgotten.
+
+The answers are kept, and only the audit reads the things in them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from cloud.placement.claim import Place
+from cloud.placement.requests import Made, made
 
 KEPT_S: Final = 3_600.0
 """How long they are kept: the longest `--audit-grace`."""
@@ -15,9 +18,12 @@ KEPT_S: Final = 3_600.0
 MOST: Final = 20_000
 """How many are kept: 6 MB. A driver that makes more within an hour is audited later."""
 
+_LARGE_BYTES: Final = 1_024
+"""Of a larger answer, the things are kept: most of it is something else, and a node may send megabytes."""
+
 
 class Recent:
-    """The things that were made lately, oldest first.
+    """The answers of creates that succeeded lately, oldest first.
 
     Attributes:
         complete_since: no thing that was made after this time is missing, in seconds since the epoch.
@@ -26,22 +32,33 @@ class Recent:
     def __init__(self, now: float) -> None:
         """Without things: a hub that starts has forgotten those of its life before."""
         self.complete_since = now
-        self._made: dict[Place, float] = {}
+        self._answers: dict[tuple[str, str, str, bytes | Made], float] = {}
+        """When each came, by driver, node, method and answer."""
 
-    def add(self, places: Iterable[Place], now: float) -> None:
-        """Note things that were made now."""
-        for place in places:
-            self._made.pop(place, None)  # so that it comes last
-            self._made[place] = now
-        while self._made:
-            oldest = next(iter(self._made))
-            at = self._made[oldest]
-            if len(self._made) > MOST:
+    def add(self, driver: str, node: str, method: str, answer: bytes, now: float) -> None:
+        """Note the answer of a create that came now."""
+        key = driver, node, method, answer if len(answer) <= _LARGE_BYTES else _read(method, answer)
+        self._answers.pop(key, None)  # so that it comes last
+        self._answers[key] = now
+        while True:
+            oldest = next(iter(self._answers))
+            at = self._answers[oldest]
+            if len(self._answers) > MOST:
                 self.complete_since = max(self.complete_since, at)
             elif now - at <= KEPT_S:
                 return
-            del self._made[oldest]
+            del self._answers[oldest]
 
-    def all(self) -> Mapping[Place, float]:
-        """When each was made, in seconds since the epoch."""
-        return dict(self._made)
+    def all(self) -> Iterator[tuple[Place, float]]:
+        """Each thing, and when it was made, in seconds since the epoch, oldest first."""
+        for (driver, node, method, answer), at in list(self._answers.items()):
+            known = answer if isinstance(answer, Made) else _read(method, answer)
+            for thing in known.things:
+                yield (driver, thing, node), at
+
+
+def _read(method: str, answer: bytes) -> Made:
+    try:
+        return made(method, answer)._replace(terms=())
+    except ValueError:
+        return Made()

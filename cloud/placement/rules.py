@@ -187,7 +187,10 @@ RULES: Final[Mapping[str, Rule]] = {
 """The rule of each method that names something. A method without a rule concerns every node."""
 
 
-CHANGES: Final = frozenset(method for method, rule in RULES.items() if rule.name or rule.ends)
+ENDS: Final = frozenset(method for method, rule in RULES.items() if rule.ends)
+"""The methods whose success ends something."""
+
+CHANGES: Final = ENDS | {method for method, rule in RULES.items() if rule.name}
 """The methods whose success makes something or ends it."""
 
 KEYED: Final = CHANGES | {method for method, rule in RULES.items() if rule.changes}

@@ -527,7 +527,9 @@ def fleet(*reports: DriverReport) -> Fleet:
 
 def record(claims: Claims, driver: str, node: str, thing: Thing, name: str) -> None:
     """A node has made a thing under a name, and nobody has taken the answer of this pinned create."""
-    claims.release(driver, claims.keep(driver, node, name, [thing]), is_taken=False)
+    attempt = claims.begin(driver, name, node)
+    attempt.send()
+    claims.untaken(driver, attempt, node, [thing])
 
 
 class Asked:

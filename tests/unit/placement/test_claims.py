@@ -131,16 +131,17 @@ class Overlap:
             return
         attempt = self.claims.begin(D, name, node)
         attempt.send()
-        if how.endswith("taken"):
-            untaken = self.claims.keep(D, node, name, [thing])
-            self.claims.release(D, untaken, is_taken=how == "taken")
-        self.claims.end(D, attempt, in_doubt=how == "doubt")
+        if how == "untaken":
+            self.claims.untaken(D, attempt, node, [thing])
+        else:
+            self.claims.end(D, attempt, in_doubt=how == "doubt")
 
     def delete(self, node: str, thing: Thing) -> None:
         self.begin(kept(self.claims, self.claims.deleted(D, node, [thing], settles=False)))
 
     def record(self, node: str, thing: Thing, name: str) -> None:
-        record(self.claims, D, node, thing, name)
+        if set(self.claims.book(D).holders(name)) <= {node}:
+            record(self.claims, D, node, thing, name)
 
     def listed(self, node: str, things: list[Thing]) -> None:
         self.begin(self.claims.listed(D, node, VOLUME, things, began=self.now - 3.0, at=0.0))
@@ -540,11 +541,11 @@ async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path) -> None:
     attempt = claims.begin(D, NAME, "n1")
     await claimed(claims, D, attempt)
     clock[0] = 200.0
+    record(claims, D, "n1", OTHER, NAME)
     attempt.send()
     claims.end(D, attempt, in_doubt=True)
     await claimed(claims, D, again := claims.begin(D, NAME, "n1"))
     claims.end(D, again, in_doubt=None)
-    record(claims, D, "n1", OTHER, NAME)
     await claims.listed(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0, at=0.0)
     for _ in range(2):
         seen = await claims.ledger()
