@@ -245,7 +245,7 @@ class Claims:
         for thing in things:
             if node not in book.made(thing):
                 touched += book.put(claim.name, thing, node, Id(claim.name, self.now()))
-        book.end(attempt, in_doubt=False)
+        self.end(driver, attempt, in_doubt=False)
         for it in touched:
             book.index(it)
             self._put(driver, it)

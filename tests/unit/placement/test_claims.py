@@ -208,6 +208,7 @@ def holders(book: Book) -> set[tuple[str, str]]:
 @example([("forget", "n1"), ("record", "n1", VOL, "b"), ("cut", 0), ("forget", "n1"), ("record", "n1", VOL, "a")])
 @example([("record", "n1", VOL, "a"), ("cut", 1), ("create", "b", "n1", VOL, "made"), ("written",)])
 @example([("delete", "n1", VOL), ("settle",), ("pin", "a", "n1", VOL, "untaken")])
+@example([("record", "n1", VOL, "a"), ("pin", "a", "n1", OTHER, "doubt"), ("record", "n1", VOL, "a")])
 @example(
     [
         ("record", "n1", VOL, "b"),
