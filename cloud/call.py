@@ -104,24 +104,23 @@ class Calls:
         self.is_draining = False
 
 
-class Call(Receiver):
-    """One call. `begin` it with its request.
+class Call(Account, Receiver):
+    """One call. It is its own self. `begin` it with its request.
 
     The end of either side is the end of the call; later calls from the other one do nothing. The caller's stream tells
     `left` and `released`, the node's `took`, `ended` and `failed`, and either of them `writable`.
-
-    Attributes:
-        account: the call in the metrics and the log.
     """
 
     __slots__ = (
         "_answers", "_ask", "_attempt", "_calls", "_deadline", "_frame", "_is_checked", "_is_over", "_key", "_link",
         "_made", "_message", "_number", "_owed", "_request", "_send", "_status", "_task", "_timeout_s",
-        "_visit", "account",
+        "_visit",
     )  # fmt: skip
 
     def __init__(self, calls: Calls, link: Link, frame: Open, deadline: float | None) -> None:
         """`deadline` is the end of the caller's time, in the loop's clock; None: it set no limit."""
+        timeout_s = None if deadline is None else max(0.001, deadline - link.loop.time())
+        super().__init__(calls.accounts, frame.subject, frame.method, frame.call, frame.node, timeout_s=timeout_s)
         self._calls, self._link, self._frame, self._deadline = calls, link, frame, deadline
         self._key = 0
         """The same for every try of the call."""
@@ -152,16 +151,11 @@ class Call(Receiver):
         """The attempt at the name, if there is one, until its end is counted."""
         self._made = NOTHING_MADE
         """What the message of a create names."""
-        timeout_s = None if deadline is None else max(0.001, deadline - link.loop.time())
-        self.account: Account = calls.accounts.begin(
-            frame.subject, frame.method, frame.call, node=frame.node, timeout_s=timeout_s
-        )
 
     def begin(self, request: bytes) -> None:
         """Decide where the call goes, and send it there, at once or when the records show its name."""
-        calls, link, account = self._calls, self._link, self.account
-        driver, method = account.driver, account.method
-        self._owed = account.request_bytes = len(request)
+        calls, link, driver, method = self._calls, self._link, self.driver, self.method
+        self._owed = self.request_bytes = len(request)
         self._key = hash(request[:_KEY_BYTES])
         refusal: CallError | None = None
         if calls.is_draining:
@@ -186,7 +180,7 @@ class Call(Receiver):
             self._send = found
             if method == UNPUBLISH:
                 calls.guard(driver, request, found.node)
-            calls.counts.goes_to(account, found.node)
+            calls.counts.goes_to(self, found.node)
             visit = calls.nodes.reach(found.node, driver)
             self._request = request
             if self._ask.name:
@@ -194,7 +188,7 @@ class Call(Receiver):
             else:
                 self._carry(visit)
         except (CapabilityMissing, NameElsewhere) as error:
-            calls.counts.goes_to(account, error.wanted if isinstance(error, NameElsewhere) else error.node)
+            calls.counts.goes_to(self, error.wanted if isinstance(error, NameElsewhere) else error.node)
             self._fail(error)
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self._fail(error)
@@ -222,10 +216,10 @@ class Call(Receiver):
 
     def _carry(self, visit: Visit) -> None:
         """Send the call."""
-        send, account, deadline = self._send, self.account, self._deadline
+        send, deadline = self._send, self._deadline
         request, self._request = self._request, b""
         if send.segment is Segment.ADDED:
-            request = without_topology(account.method, request)
+            request = without_topology(self.method, request)
         if deadline is not None:
             self._timeout_s = before_the_caller(max(0.001, deadline - self._link.loop.time()))
         if (attempt := self._attempt) is not None:
@@ -235,31 +229,31 @@ class Call(Receiver):
                 self,
                 Kind.CALL,
                 request,
-                subject=account.driver,
-                method=account.method,
+                subject=self.driver,
+                method=self.method,
                 node=send.node,
-                call=account.call_id,
+                call=self.call_id,
                 timeout_s=self._timeout_s,
                 epoch=send.epoch,
-                is_unary=account.method in UNARY,
+                is_unary=self.method in UNARY,
             )
         except (Overloaded, TunnelClosed) as error:
             raise visit.not_sent(error) from error
         self._visit, self._number = visit, number
-        visit.calls[account.driver] += 1
+        visit.calls[self.driver] += 1
         if self._owed >= 0 and not visit.link.unsent(number):  # else `writable` follows
             owed, self._owed = self._owed, -1
             self._link.consumed(self._frame.stream, owed)
 
     def _ask_all(self, ask_all: AskAll, request: bytes) -> None:
         """Let a task ask the nodes. To cancel the call ends it."""
-        account, timeout_s = self.account, None
+        timeout_s = None
         if self._deadline is not None:
             timeout_s = max(0.001, self._deadline - self._link.loop.time())
         if len(ask_all.sends) == 1:
-            self._calls.counts.goes_to(account, ask_all.sends[0].node)
-        question = Question(account.driver, account.method, request, account.call_id, timeout_s)
-        self._task = self._link.loop.create_task(self._answer(question, ask_all), name=f"call {account.call_id}")
+            self._calls.counts.goes_to(self, ask_all.sends[0].node)
+        question = Question(self.driver, self.method, request, self.call_id, timeout_s)
+        self._task = self._link.loop.create_task(self._answer(question, ask_all), name=f"call {self.call_id}")
         self.writable()
 
     async def _answer(self, question: Question, ask_all: AskAll) -> None:
@@ -275,7 +269,7 @@ class Call(Receiver):
     def took(self, message: bytes) -> None:
         """Pass a message of the answer on that is not the last one of a unary answer."""
         self._answers.append(len(message))
-        self.account.response_bytes += len(message)
+        self.response_bytes += len(message)
         try:
             message = self._checked(message, is_only=False)
             self._link.send(self._frame.stream, message)
@@ -305,7 +299,7 @@ class Call(Receiver):
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
         """Tell the caller that the node has left, or that its time is up."""
         assert self._visit is not None
-        named = self._visit.fault(error, self.account.driver, self._timeout_s)
+        named = self._visit.fault(error, self.driver, self._timeout_s)
         if self._attempt is not None:
             self._end(in_doubt=None if isinstance(named, NodeOffline) else True)  # NodeOffline: the call was not sent
         self._fail(named)
@@ -318,9 +312,9 @@ class Call(Receiver):
             return
         self._is_over = True
         is_open = self._task is not None or (self._owed < 0 and self._visit is not None and self._status is None)
-        is_open = is_open and not self.account.response_bytes
-        self._calls.counts.ended(self.account, None, request=self._key, is_open=is_open)
-        self.account.leave()
+        is_open = is_open and not self.response_bytes
+        self._calls.counts.ended(self, None, request=self._key, is_open=is_open)
+        self.leave()
         self.released(False)  # noqa: FBT003  # as in `Receiver`
 
     def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
@@ -337,7 +331,7 @@ class Call(Receiver):
             return
         for size in self._answers:
             visit.link.consumed(self._number, size)
-        visit.calls[self.account.driver] -= 1
+        visit.calls[self.driver] -= 1
         if self._status is not None:
             visit.link.acknowledge(self._number, delivered=delivered)
         else:
@@ -360,9 +354,8 @@ class Call(Receiver):
 
     def _tell(self, status: Status, message: bytes | None) -> None:
         """Tell the caller the end."""
-        account = self.account
         if message is not None:
-            account.response_bytes += len(message)
+            self.response_bytes += len(message)
         if status.origin == Origin.UNSENT:  # for the hub alone
             status = replace(status, origin=Origin.EDGE)
         try:
@@ -371,8 +364,8 @@ class Call(Receiver):
             self._fail(error)
             return
         self._is_over = True
-        self._calls.counts.ended(account, status, request=self._key)
-        account.end(status)
+        self._calls.counts.ended(self, status, request=self._key)
+        self.end(status)
 
     def _fail(self, error: Exception) -> None:
         """Tell the caller why there is no answer. Nobody waits at the node from now on."""
@@ -383,13 +376,13 @@ class Call(Receiver):
             log.error("a call failed: %s", self._frame, exc_info=error)
             if self._attempt is not None and self._attempt.number and self._visit is None:  # it may have been sent
                 self._end(in_doubt=True)
-        account, status = self.account, status_of(error, Origin.HUB)
+        status = status_of(error, Origin.HUB)
         is_of_node = self._is_checked and isinstance(error, CallError) and not isinstance(error, VolumeHeld)
-        is_open = isinstance(error, CallTimeout | LinkLost) and not account.response_bytes
+        is_open = isinstance(error, CallTimeout | LinkLost) and not self.response_bytes
         self.released(False)  # noqa: FBT003  # as in `Receiver`
         self._link.end(self._frame.stream, status)
-        self._calls.counts.ended(account, status if is_of_node else None, request=self._key, is_open=is_open)
-        account.end(status)
+        self._calls.counts.ended(self, status if is_of_node else None, request=self._key, is_open=is_open)
+        self.end(status)
 
     # ---- the outcome
 
@@ -465,7 +458,7 @@ class Call(Receiver):
                 self._calls.placement.claims.check(end, self._ask.driver, claim)
         except Exception as error:  # the caller gets it, and logs a bug
             if self._is_over and not isinstance(error, CallError):
-                log.exception("the outcome of %s was not recorded, and its caller has left", self.account.method)
+                log.exception("the outcome of %s was not recorded, and its caller has left", self.method)
             self._fail(error)
             return
         if not self._is_over:

@@ -2,8 +2,8 @@
 
 Rules:
 
-* `Accounts.begin` opens it, and `end`, `fail` or `leave` closes it. Only the first of these counts.
-* The call of a hop can be its account: it builds on this class.
+* `end`, `fail` or `leave` closes it. Only the first of these counts.
+* The call of a hop is its account: it builds on this class.
 * Closing is cheap: it adds to plain numbers, and leaves the formatting and writing of the line to a thread
   (`common.line_writer`). An account is not changed after that.
 """
@@ -25,7 +25,7 @@ and the cancel may have travelled faster than the call."""
 
 
 class Accounts:
-    """Opens the accounts of one hop's calls.
+    """What the accounts of one hop's calls have in common.
 
     Attributes:
         metrics: the metrics of the process.
@@ -39,15 +39,6 @@ class Accounts:
         self.metrics = metrics
         self.log = log.name
         self.origin = origin
-
-    def begin(
-        self, driver: str, method: str, call_id: str, *, node: str = "", timeout_s: float | None = None
-    ) -> "Account":
-        """Open the account of a call that has just arrived. `call_id` is the same at every hop.
-
-        `node` is empty if it is not known yet. Without `timeout_s` the caller waits for ever.
-        """
-        return Account(self, driver, method, call_id, node, timeout_s=timeout_s)
 
 
 class Account:
@@ -73,6 +64,7 @@ class Account:
     def __init__(
         self, accounts: Accounts, driver: str, method: str, call_id: str, node: str, *, timeout_s: float | None
     ) -> None:
+        """Open it for a call that has just arrived. `node` is empty if it is not known yet."""
         accounts.metrics.calls_in_flight += 1
         self.accounts = accounts
         self.timeout_s = timeout_s

@@ -16,6 +16,7 @@ Rules:
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgpack
@@ -70,8 +71,9 @@ class _Layout:
         self.frame = frame
         self._names = tuple(item.name for item in found)
         self._types = tuple(tuple if hints[name] == tuple[str, ...] else hints[name] for name in self._names)
-        self._ordinary = None if tuple in self._types else self._types
-        self._numbers = tuple(place for place, kind in enumerate(self._types) if kind is int)
+        numbers = [place for place, kind in enumerate(self._types) if kind is int]
+        self._ordinary = self._types if numbers and tuple not in self._types else None
+        self._numbers = itemgetter(*(numbers * 2 or (0, 0)))  # of two at least, so that it returns a tuple
         self._required = sum(item.default is MISSING for item in found)
         self._defaults = tuple(item.default for item in found)
 
@@ -82,10 +84,8 @@ class _Layout:
         given = item[1 : len(self._names) + 1]
         if tuple(map(type, given)) != self._ordinary:
             return self._read_unusual(given)
-        for place in self._numbers:
-            if not 0 <= given[place] <= LARGEST_NUMBER:
-                return self._read_unusual(given)
-        return given
+        numbers = self._numbers(given)
+        return given if min(numbers) >= 0 and max(numbers) <= LARGEST_NUMBER else self._read_unusual(given)
 
     def _read_unusual(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Read field by field an item that has tuples of strings, lacks optional fields, or is wrong."""

@@ -163,7 +163,7 @@ class Agent:
         frame = stream.opened
         assert frame is not None
         timeout_s = stream.remaining_s()
-        account = self.accounts.begin(frame.subject, frame.method, frame.call, node=self.node, timeout_s=timeout_s)
+        account = Account(self.accounts, frame.subject, frame.method, frame.call, self.node, timeout_s=timeout_s)
         try:
             request = await stream.receive() or b""
             account.request_bytes = len(request)

@@ -67,11 +67,16 @@ NOTHING_ASKED: Final = Whereabouts()
 """The facts of a request that names nothing, or that the hub does not read."""
 
 
+_Getters = tuple[tuple[str, Callable[[Any], Any]], ...]
+"""By kind of things, a function that returns their ids."""
+
+
 class _Fields(NamedTuple):
     """The fields that a `Rule` names, as functions that read them: the value, or the values where a path has several.
 
     Attributes:
         rule: the rule.
+        short: the method without its service.
         request: the request's class.
         name: of a create; None: it makes nothing.
         about: by kind.
@@ -81,11 +86,12 @@ class _Fields(NamedTuple):
     """
 
     rule: Rule
+    short: str
     request: type[Message]
     name: Callable[[Any], Any] | None
-    about: tuple[tuple[str, Callable[[Any], Any]], ...]
-    parts: tuple[tuple[str, Callable[[Any], Any]], ...]
-    ends: tuple[tuple[str, Callable[[Any], Any]], ...]
+    about: _Getters
+    parts: _Getters
+    ends: _Getters
     needed: tuple[tuple[str, Callable[[Any], Any]], ...]
 
 
@@ -99,11 +105,20 @@ def _fields(method: str) -> _Fields:
     )
     needed = ((rule.name,) if rule.name else ()) + (() if rule.optional else tuple(path for _, path in rule.about))
     name = _getter(kind, rule.name) if rule.name else None
-    return _Fields(rule, kind, name, about, parts, ends, tuple((path, _getter(kind, path)) for path in needed))
+    return _Fields(
+        rule,
+        method.rpartition("/")[2],
+        kind,
+        name,
+        about,
+        parts,
+        ends,
+        tuple((path, _getter(kind, path)) for path in needed),
+    )
 
 
-def read(method: str, request: bytes) -> Whereabouts:
-    """Read a request's facts.
+def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts:
+    """Read a request's facts; of one whose node is known, only its name, things and topology.
 
     Raises:
         ValueError: its bytes are not the method's request.
@@ -116,19 +131,8 @@ def read(method: str, request: bytes) -> Whereabouts:
         message.ParseFromString(request)
     except DecodeError:
         raise ValueError(f"not a {fields.request.DESCRIPTOR.name}") from None
-    name = fields.name(message) if fields.name is not None else ""
-    found: tuple[list[Thing], list[Thing], list[Thing]] = ([], [], [])
-    for things, paths in zip(found, (fields.about, fields.parts, fields.ends), strict=True):
-        for kind, get in paths:
-            value = get(message)
-            for id_ in (value,) if isinstance(value, str) else value:
-                if id_:
-                    things.append(Thing(kind, id_))
-    missing = ""
-    for path, get in fields.needed:
-        if not any(get(message)):
-            missing = path
-            break
+    name = f"{fields.short} {own}" if fields.name is not None and (own := fields.name(message)) else ""
+    things, ends = _things(fields.about, message), _things(fields.ends, message)
     terms: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
     if rule.wants:
         wanted: Any = getattr(message, rule.wants)
@@ -136,11 +140,18 @@ def read(method: str, request: bytes) -> Whereabouts:
         for topology in (*wanted.preferred, *wanted.requisite) if is_list else (wanted,):
             if segments := dict(topology.segments):
                 terms[frozenset(segments.items())] = segments
+    if is_pinned:
+        return Whereabouts(name, things, (), ends, "", tuple(terms.values()))
+    missing = ""
+    for path, get in fields.needed:
+        if not any(get(message)):
+            missing = path
+            break
     return Whereabouts(
-        name=f"{method.rpartition('/')[2]} {name}" if name else "",
-        things=tuple(found[0]),
-        parts=tuple(found[1]),
-        ends=tuple(found[2]),
+        name=name,
+        things=things,
+        parts=_things(fields.parts, message),
+        ends=ends,
         node_id=getattr(message, "node_id", ""),
         terms=tuple(terms.values()),
         missing=missing,
@@ -224,20 +235,25 @@ def made(method: str, answer: bytes) -> Made:
         message.ParseFromString(answer)
     except DecodeError:
         raise ValueError(f"not a {message.DESCRIPTOR.name}") from None
-    things, terms = list[Thing](), list[Mapping[str, str]]()
-    for kind, get in _makes(method):
-        value = get(message)
-        for id_ in (value,) if isinstance(value, str) else value:
-            if id_:
-                things.append(Thing(kind, id_))  # a comprehension is one more function
+    terms = list[Mapping[str, str]]()
     if isinstance(message, CreateVolumeResponse):
         for term in message.volume.accessible_topology:
             terms.append(dict(term.segments))  # a comprehension is one more function
-    return Made(tuple(things), tuple(terms))
+    return Made(_things(_makes(method), message), tuple(terms))
+
+
+def _things(getters: _Getters, message: Message) -> tuple[Thing, ...]:
+    things = []
+    for kind, get in getters:
+        value = get(message)
+        for id_ in (value,) if isinstance(value, str) else value:
+            if id_:
+                things.append(Thing(kind, id_))  # noqa: PERF401  # a comprehension is one more function
+    return tuple(things)
 
 
 @functools.cache
-def _makes(method: str) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+def _makes(method: str) -> _Getters:
     rule = RULES.get(method)
     return tuple((kind, _getter(METHODS[method].response, path)) for kind, path in rule.makes) if rule else ()
 

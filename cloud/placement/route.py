@@ -105,7 +105,7 @@ def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str,
     if not (is_placed or method in CHANGES or (mode == Mode.SHARED and (method in KEYED or method in LISTINGS))):
         return Ask(driver, method, NOTHING_ASKED, wanted, mode)
     try:
-        asked = read(method, request)
+        asked = read(method, request, is_pinned=not is_placed and mode != Mode.SHARED)
         needed = needs(method, request) if is_placed and fleet.is_mixed else frozenset()
     except ValueError as error:
         return Ask(driver, method, NOTHING_ASKED, wanted, mode, str(error), is_placed=is_placed)

@@ -171,7 +171,7 @@ class Told(Call):
     """A call whose caller learns the error itself.
 
     Attributes:
-        end: the status and the message, once the call has ended.
+        told: the status and the message, once the call has ended.
         error: why it failed, if it did.
         messages: the answer's messages before its last one.
     """
@@ -179,7 +179,7 @@ class Told(Call):
     def __init__(self, calls: Calls, frame: Open, mode: str, deadline: float | None) -> None:
         link = _CallerLink(frame.subject, mode)
         super().__init__(calls, link, frame, deadline)  # type: ignore[arg-type]  # the part of a link that a call uses
-        self.end, self.messages = link.ended, link.sent
+        self.told, self.messages = link.ended, link.sent
         self.error: Exception | None = None
 
     def _fail(self, error: Exception) -> None:
@@ -188,7 +188,7 @@ class Told(Call):
 
     async def result(self) -> tuple[Status, bytes]:
         """Wait for the end. Raises the error."""
-        said = await asyncio.shield(self.end)
+        said = await asyncio.shield(self.told)
         if self.error is not None:
             raise self.error
         return said
@@ -428,7 +428,7 @@ class Placed:
             told.cancel()
             raise
         told.released(delivered)
-        return Asked(told.account.node, status, message)
+        return Asked(told.node, status, message)
 
     def send(
         self,

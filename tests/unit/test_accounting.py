@@ -46,7 +46,7 @@ def lines() -> Lines:
 
 
 def begin(metrics: Metrics, timeout_s: float | None = None) -> Account:
-    return Accounts(metrics, log, origin=Origin.HUB).begin("d", CREATE, "c-1", timeout_s=timeout_s)
+    return Account(Accounts(metrics, log, origin=Origin.HUB), "d", CREATE, "c-1", "", timeout_s=timeout_s)
 
 
 def counted(metrics: Metrics, code: str) -> float | None:
@@ -85,7 +85,9 @@ def test_a_line_that_waits_keeps_no_long_method_and_no_long_message(
 ) -> None:
     waiting: list[Any] = []
     monkeypatch.setattr(logs, "calls", SimpleNamespace(add=waiting.append))
-    account = Accounts(metrics, log, origin=Origin.HUB).begin("d", "/csi.v1.X/" + "y" * 250_000, "c-1")
+    account = Account(
+        Accounts(metrics, log, origin=Origin.HUB), "d", "/csi.v1.X/" + "y" * 250_000, "c-1", "", timeout_s=None
+    )
     account.end(Status(Code.INTERNAL, "z" * 250_000))
     assert len(str(waiting)) < 3 * logs.LONGEST_MESSAGE_CHARS
 

@@ -360,11 +360,11 @@ async def test_a_second_link_beside_the_first_takes_the_new_calls_and_those_unde
     await settle()
     second, _ = await world.beside(partial(answer, "over the second", None))
     later = world.ask()
-    assert (await later.end)[0] == Status(Code.OK, "over the second")
+    assert (await later.told)[0] == Status(Code.OK, "over the second")
 
     assert not first.over
     gate.set()
-    assert (await under_way.end)[0] == Status(Code.OK, "over the first")
+    assert (await under_way.told)[0] == Status(Code.OK, "over the first")
     under_way.released(True)
     await settle()
     assert first.over
@@ -393,7 +393,7 @@ async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_aw
     third = await world.come(hello(), key=RENEWED)
     assert not first.over
     gate.set()
-    assert (await under_way.end)[0] == Status(Code.OK)
+    assert (await under_way.told)[0] == Status(Code.OK)
     world.nodes.disconnect("n1", first)
     world.nodes.disconnect("n1", third)
 
@@ -691,7 +691,7 @@ async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: Known) -> 
 
     await world.connected(serve)
     asked = world.ask(timeout_s=9.0)
-    assert await asked.end == (Status(Code.NOT_FOUND, "no"), b"two")
+    assert await asked.told == (Status(Code.NOT_FOUND, "no"), b"two")
     assert asked.messages == [b"one"]
     ((opened, request),) = seen
     assert (opened.subject, opened.method, opened.node, opened.call) == (DRIVER, CREATE, "n1", "c-1")

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from common.accounting import Accounts
+from common.accounting import Account, Accounts
 from common.csi.methods import METHODS
 from common.exposition import registry_of
 from common.messages import Reason
@@ -25,7 +25,14 @@ def calls(metrics: Metrics, driver: str, method: str, code: str, *, sample: str 
 
 def observe(metrics: Metrics, driver: str, method: str, code: int, duration_s: float) -> None:
     """Let a call end after so long."""
-    account = Accounts(metrics, logging.getLogger("csi_bridge.test"), origin=Origin.HUB).begin(driver, method, "c-1")
+    account = Account(
+        Accounts(metrics, logging.getLogger("csi_bridge.test"), origin=Origin.HUB),
+        driver,
+        method,
+        "c-1",
+        "",
+        timeout_s=None,
+    )
     account.began = 0.0
     with mock.patch("common.accounting.time.monotonic", return_value=duration_s):
         account.end(Status(code))

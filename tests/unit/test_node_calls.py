@@ -30,7 +30,9 @@ def counts(clock: Clock) -> NodeCalls:
 
 
 def begin(method: str = CREATE, node: str = "", at: float = 1_000.0) -> Account:
-    account = Accounts(Metrics(), logging.getLogger(), origin=Origin.HUB).begin("d", method, "c-1", node=node)
+    account = Account(
+        Accounts(Metrics(), logging.getLogger(), origin=Origin.HUB), "d", method, "c-1", node, timeout_s=None
+    )
     account.began = at
     return account
 
