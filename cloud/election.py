@@ -96,17 +96,10 @@ class ElectionRules:
         return next(liked, len(self.prefer)), node
 
 
-class Choice(NamedTuple):
-    """The node that is to be elected now, and why."""
-
-    node: str
-    why: str
-
-
 def choose(
     present: Elected | None, seats: Mapping[str, Seat], rules: ElectionRules, *, served: float, now: float
-) -> Choice | None:
-    """The node to elect; None: the present election stands, or no node can serve.
+) -> tuple[str, str] | None:
+    """The node to elect, and why; None: the present election stands, or no node can serve.
 
     Args:
         present: the last election; None: there was none.
@@ -122,30 +115,22 @@ def choose(
     fit = [node for _, node in ranks]
     if present is None:
         is_best = bool(fit) and (not rules.prefer or ranks[0][0] == 0)
-        return Choice(fit[0], FIRST) if fit and (is_best or now - served >= rules.takeover_s) else None
+        return (fit[0], FIRST) if fit and (is_best or now - served >= rules.takeover_s) else None
     if not fit or present.node in fit:
         return None
     seat = seats.get(present.node)
     if seat is not None and seat.away_since is not None and rules.admits(present.node, seat):
         if now - min(seat.away_since, served) < rules.takeover_s:
             return None
-        return Choice(fit[0], f"edge node {present.node} was away for {rules.takeover_s:g} s")
-    return Choice(fit[0], f"edge node {present.node} {_why_not(present.node, seats, rules)}")
+        return fit[0], f"edge node {present.node} was away for {rules.takeover_s:g} s"
+    return fit[0], f"edge node {present.node} {_why_not(present.node, seats, rules)}"
 
 
-class Others(NamedTuple):
+def others(elected: str, seats: Mapping[str, Seat], rules: ElectionRules) -> tuple[list[str], dict[str, str]]:
     """The first nodes that could take over now; without one, why the first ones could not, by node."""
-
-    standby: list[str]
-    unfit: dict[str, str]
-
-
-def others(elected: str, seats: Mapping[str, Seat], rules: ElectionRules) -> Others:
-    """The nodes beside the elected one, for people."""
     told = [(node, _why_not(node, seats, rules)) for node in sorted(seats) if node != elected]
     standby = [node for node, why in told if not why]
-    unfit = {} if standby else dict(told[:SHOWN])
-    return Others(standby[:SHOWN], unfit)
+    return standby[:SHOWN], {} if standby else dict(told[:SHOWN])
 
 
 def why_nobody(seats: Mapping[str, Seat], rules: ElectionRules) -> str:

@@ -32,6 +32,7 @@ from common.state_directory import make_state_directory
 from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.driver.cache")
+
 FORM = Form("proxy driver")  # of `identity-<driver>.json`
 CACHED_METHODS = frozenset(REPORTED_METHODS) - {NODE_GET_INFO}
 """The methods that the cache answers. NodeGetInfo is not among them: only the node can answer it."""

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from cloud.kinds.fields import Body
+from cloud.kinds.fields import Body, part
 from cloud.placement.claims import Claims
 from cloud.placement.rules import VOLUME, Thing
 from cloud.records.records import Change, Key, Kind, Records
@@ -35,6 +35,7 @@ from common.objects import Ref
 from common.topology import NODE_SEGMENT
 
 log = logging.getLogger("csi_bridge.hub.incarnation")
+
 SIGNED: Final = b"csi-bridge mark of the records"  # the label of the key that signs marks
 _KEY: Final = ("incarnation",)
 _MARK: Final = re.compile(r"([0-9a-f]{16}) (\d{1,11}) ([0-9a-f]*)", re.ASCII)
@@ -210,10 +211,10 @@ def _find_earlier(cluster: Source, claims: Claims) -> str:
 
 
 def _own_segment(body: Body) -> str:
-    spec = body.get("spec") or {}
-    driver = (spec.get("csi") or {}).get("driver", "")
+    spec = part(body, "spec")
+    driver = part(spec, "csi").get("driver", "")
     if not driver or (body["metadata"].get("annotations") or {}).get(_PROVISIONED_BY) != driver:
         return ""
-    terms = ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
+    terms = part(spec, "nodeAffinity", "required").get("nodeSelectorTerms") or ()
     found = (value for term in terms for key, values in choices(term) if key == NODE_SEGMENT for value in values)
     return next(found, "")

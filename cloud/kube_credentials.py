@@ -26,6 +26,7 @@ from kubernetes.aio.config import kube_config
 from common.errors import SettingsError
 
 log = logging.getLogger("csi_bridge.hub.kube")
+
 IN_CLUSTER: Final = "in-cluster"  # stands for a kubeconfig: the service account of the hub's pod
 _FRESH_S: Final = 60.0  # credentials of this age are loaded again: client-go's interval for a token file
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from cloud.kinds import pods, volumeattachments
-from cloud.kinds.fields import Body
+from cloud.kinds.fields import Body, part
 from cloud.kinds.nodes import NODE_IDS, NodeState, read_ids
 from cloud.kinds.persistentvolumes import class_of
 from cloud.sources.source import Source
@@ -118,8 +118,7 @@ class Mounts:
     def claim_of(self, in_use: str) -> str:
         """The claim NAMESPACE/NAME of a volume by its name in `volumesInUse`; empty if it is not known."""
         driver, _, handle = in_use.removeprefix(IN_USE_PREFIX).partition("^")
-        bodies = (self._source.body(pv) or {} for pv in self._volumes.of((driver, handle)))
-        claim = next((claim for body in bodies if (claim := (body.get("spec") or {}).get("claimRef"))), None)
+        claim = next(iter(self._claims_of(driver, handle)), None)
         return f"{claim['namespace']}/{claim['name']}" if claim else ""
 
     @property
@@ -152,13 +151,15 @@ class Mounts:
         """The nodes with a pod that has not ended, and mounts a volume. It may be one that is being deleted."""
         return frozenset(pods.node_of(pod) for pod in self._pods_of(driver, volume)) - {""}
 
+    def _claims_of(self, driver: str, handle: str) -> list[Body]:
+        bodies = (self._source.body(pv) or {} for pv in self._volumes.of((driver, handle)))
+        return [claim for body in bodies if (claim := part(body, "spec", "claimRef"))]
+
     def _pods_of(self, driver: str, volume: str) -> Iterator[Body]:
-        bodies = (self._source.body(pv) or {} for pv in self._volumes.of((driver, volume)))
-        claims = [claim for body in bodies if (claim := (body.get("spec") or {}).get("claimRef"))]
-        for claim in claims:
+        for claim in self._claims_of(driver, volume):
             for ref in list(self._source.refs("Pod")):
                 body = self._source.body(ref) if ref.namespace == claim["namespace"] else None
-                if body is not None and claim["name"] in pods.claim_names(body) and not _has_ended(body):
+                if body is not None and claim["name"] in pods.claim_names(body) and not pods.has_ended(body):
                     yield body
 
     def is_out_of_service(self, node: str) -> bool:
@@ -206,10 +207,6 @@ class _Index:
         if body is not None and (key := self._key_of(body)) is not None:
             self._keys[ref] = key
             self._refs[key].add(ref)
-
-
-def _has_ended(pod: Mapping[str, Any]) -> bool:
-    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def _handle(volume: Mapping[str, Any]) -> Key | None:

@@ -40,10 +40,7 @@ class NodeCalls:
     def goes_to(self, account: Account, node: str) -> None:
         # It is told once, or again with the same node.
         account.node = node
-        calls = self._under_way.get(node)
-        if calls is None:
-            calls = self._under_way[node] = set()
-        calls.add(account)
+        self._under_way.setdefault(node, set()).add(account)
 
     def ended(self, account: Account, status: Status | None, *, request: int = 0, is_open: bool = False) -> None:
         """Count a call as under way no more.
@@ -110,10 +107,9 @@ class NodeCalls:
             del calls[next(iter(calls))]
 
     def _settle(self, account: Account) -> None:
-        failure = self._failures.get(account.node)
-        if failure is None or failure.driver != account.driver:
-            return
-        if failure.method == account.method or not _is_question(account.method):
+        failure = self._failures[account.node]
+        is_as_good = failure.method == account.method or not _is_question(account.method)
+        if failure.driver == account.driver and is_as_good:
             del self._failures[account.node]
 
     def _note(self, account: Account, status: Status) -> None:

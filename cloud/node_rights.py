@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from cloud.kinds.fields import Body
+from cloud.kinds.fields import Body, part
 from cloud.kinds.nodes import NODE_IDS, read_ids
 from cloud.kinds.pods import inline_drivers
 from common.node_selector import choices
@@ -54,10 +54,10 @@ class NodeRights:
         return ""
 
     def _why_not_volume(self, node: str, spec: Body) -> str:
-        driver = (spec.get("csi") or {}).get("driver", "")
+        driver = part(spec, "csi").get("driver", "")
         if why := self._why_not_driver(node, driver):
             return why
-        terms = ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
+        terms = part(spec, "nodeAffinity", "required").get("nodeSelectorTerms") or ()
         others = [self._other_owner(node, term, driver) for term in terms]
         return f"its nodeAffinity names edge node {others[0]} alone" if others and all(others) else ""
 

@@ -1,6 +1,7 @@
 """The ends of the connected peers' certificates, for operators and for metrics."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from cloud.admission import Role
@@ -25,12 +26,12 @@ class PeerTerm(NamedTuple):
 
 
 def show_first_ends(metrics: Metrics, terms: Callable[[], Iterable[PeerTerm]]) -> None:
-    # Not a number while nobody with a certificate is connected.
-    def reader(role: Role) -> Callable[[], float]:
-        return lambda: min((it.term.ends_at for it in terms() if it.role is role), default=float("nan"))
+    def first(role: Role) -> float:
+        """Not a number while nobody with a certificate is connected."""
+        return min((it.term.ends_at for it in terms() if it.role is role), default=float("nan"))
 
     for role in _ADVICE:
-        metrics.show_certificate_end(role, reader(role))
+        metrics.show_certificate_end(role, partial(first, role))
 
 
 def ending(terms: Iterable[PeerTerm], now: float) -> list[str]:

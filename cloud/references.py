@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from cloud.kinds.fields import Body
+from cloud.kinds.fields import Body, part
 from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
 from cloud.sources.source import Source
 from common.objects import Ref
@@ -95,30 +95,28 @@ async def _bodies(source: Source, kind: str) -> AsyncIterator[tuple[Ref, Body]]:
 
 def of_volume(body: Body) -> tuple[Key, Reference] | None:
     """A PersistentVolume of a CSI driver; None for any other."""
-    spec, status = _part(body, "spec"), _part(body, "status")
-    csi, claim = _part(spec, "csi"), _part(spec, "claimRef")
+    spec, status = part(body, "spec"), part(body, "status")
+    csi, claim = part(spec, "csi"), part(spec, "claimRef")
     if not (csi.get("driver") and csi.get("volumeHandle")):
         return None
-    is_reclaimed = status.get("phase") in {"Released", "Failed"} and (
-        spec.get("persistentVolumeReclaimPolicy") == "Delete"
-    )
+    is_over = status.get("phase") in {"Released", "Failed"}
     reference = _reference(
         PERSISTENT_VOLUME,
         body,
         owner=_named("claim", claim),
-        size_bytes=_bytes(_part(spec, "capacity").get("storage")),
-        is_reclaimed=is_reclaimed,
+        size_bytes=_bytes(part(spec, "capacity").get("storage")),
+        is_reclaimed=is_over and spec.get("persistentVolumeReclaimPolicy") == "Delete",
     )
     return (str(csi["driver"]), Thing(VOLUME, str(csi["volumeHandle"]))), reference
 
 
 def of_content(body: Body) -> tuple[Key, Reference] | None:
     """A VolumeSnapshotContent; None if it has no snapshot yet."""
-    spec, status = _part(body, "spec"), _part(body, "status")
-    handle = status.get("snapshotHandle") or _part(spec, "source").get("snapshotHandle")
+    spec, status = part(body, "spec"), part(body, "status")
+    handle = status.get("snapshotHandle") or part(spec, "source").get("snapshotHandle")
     if not (spec.get("driver") and handle):
         return None
-    owner, size_bytes = _named("snapshot", _part(spec, "volumeSnapshotRef")), int(status.get("restoreSize") or 0)
+    owner, size_bytes = _named("snapshot", part(spec, "volumeSnapshotRef")), int(status.get("restoreSize") or 0)
     return (str(spec["driver"]), Thing(SNAPSHOT, str(handle))), _reference(
         CONTENT, body, owner=owner, size_bytes=size_bytes
     )
@@ -126,28 +124,28 @@ def of_content(body: Body) -> tuple[Key, Reference] | None:
 
 def of_group(body: Body) -> Iterator[tuple[Key, Reference]]:
     """The snapshots of a VolumeGroupSnapshotContent; none if it has none yet."""
-    spec, status = _part(body, "spec"), _part(body, "status")
-    reference = _reference(GROUP_CONTENT, body, owner=_named("group snapshot", _part(spec, "volumeGroupSnapshotRef")))
+    spec, status = part(body, "spec"), part(body, "status")
+    reference = _reference(GROUP_CONTENT, body, owner=_named("group snapshot", part(spec, "volumeGroupSnapshotRef")))
     handles = [it.get("snapshotHandle") for it in status.get("volumeSnapshotInfoList") or ()]
-    handles += _part(_part(spec, "source"), "groupSnapshotHandles").get("volumeSnapshotHandles") or ()
+    handles += part(spec, "source", "groupSnapshotHandles").get("volumeSnapshotHandles") or ()
     for handle in dict.fromkeys(filter(None, handles)):
         yield (str(spec.get("driver", "")), Thing(SNAPSHOT, str(handle))), reference
 
 
 def waiting_snapshots(bodies: Iterable[Body]) -> dict[str, str]:
     """The VolumeSnapshots of VolumeSnapshotContents that have no snapshot yet, by UID."""
-    refs = [_part(_part(body, "spec"), "volumeSnapshotRef") for body in bodies if of_content(body) is None]
+    refs = [part(body, "spec", "volumeSnapshotRef") for body in bodies if of_content(body) is None]
     return {str(ref["uid"]): _named("snapshot", ref) for ref in refs if ref.get("uid")}
 
 
 def waiting_groups(bodies: Iterable[Body]) -> dict[str, str]:
     """The VolumeGroupSnapshots of VolumeGroupSnapshotContents that have no snapshots yet, by UID."""
-    refs = [_part(_part(body, "spec"), "volumeGroupSnapshotRef") for body in bodies if not any(of_group(body))]
+    refs = [part(body, "spec", "volumeGroupSnapshotRef") for body in bodies if not any(of_group(body))]
     return {str(ref["uid"]): _named("group snapshot", ref) for ref in refs if ref.get("uid")}
 
 
 def _reference(kind: str, body: Body, *, owner: str, size_bytes: int = 0, is_reclaimed: bool = False) -> Reference:
-    metadata = _part(body, "metadata")
+    metadata = part(body, "metadata")
     return Reference(
         kind,
         str(metadata.get("name", "")),
@@ -161,10 +159,6 @@ def _reference(kind: str, body: Body, *, owner: str, size_bytes: int = 0, is_rec
 
 def _named(word: str, ref: Mapping[str, Any]) -> str:
     return f"{word} {ref.get('namespace')}/{ref.get('name')}" if ref else ""
-
-
-def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return body.get(name) or {}
 
 
 def _seconds(text: object) -> float:

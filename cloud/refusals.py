@@ -32,24 +32,25 @@ class Refusals:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._found: OrderedDict[tuple[str, str], Refusal] = OrderedDict()
-        self._instances: dict[tuple[str, str], str] = {}
+        self._found: OrderedDict[tuple[str, str], tuple[str, Refusal]] = OrderedDict()  # with the peer's instance
         self._nameless: OrderedDict[str, Refusal] = OrderedDict()
 
     def add(self, link: Link, reason: str, why: str) -> None:
-        role, name = link.peer.role[:_SHOWN_CHARS], link.peer.name[:_SHOWN_CHARS]
-        self._forget(role, name)
-        self._instances[role, name] = link.peer.instance[:_SHOWN_CHARS]
-        self._found[role, name] = Refusal(
-            role=role,
-            name=name,
-            address=link.peer_identity.address,
-            at=time_of(self._clock()),
-            reason=reason,
-            why=why[:_LONGEST_WHY],
+        role, name, instance = _said(link)
+        self._found.pop((role, name), None)
+        self._found[role, name] = (
+            instance,
+            Refusal(
+                role=role,
+                name=name,
+                address=link.peer_identity.address,
+                at=time_of(self._clock()),
+                reason=reason,
+                why=why[:_LONGEST_WHY],
+            ),
         )
         if len(self._found) > MOST:
-            self._forget(*next(iter(self._found)))
+            self._found.popitem(last=False)
 
     def add_nameless(self, address: str, reason: str, why: str) -> None:
         """Remember that a connection from `HOST:PORT`, or `pid N uid N`, ended before its hello."""
@@ -68,19 +69,20 @@ class Refusals:
             self._nameless.popitem(last=False)
 
     def settle(self, link: Link) -> None:
-        role, name = link.peer.role[:_SHOWN_CHARS], link.peer.name[:_SHOWN_CHARS]
-        self._forget(role, name)
-        instance = link.peer.instance
-        for key in [key for key, known in self._instances.items() if instance and (key[0], known) == (role, instance)]:
-            self._forget(*key)
-
-    def _forget(self, role: str, name: str) -> None:
+        role, name, instance = _said(link)
         self._found.pop((role, name), None)
-        self._instances.pop((role, name), None)
+        for key, (known, _) in list(self._found.items()):
+            if instance and (key[0], known) == (role, instance):
+                del self._found[key]
 
     def all(self) -> list[Refusal]:
         """The named peers, then the addresses."""
         since = time_of(self._clock() - FORGOTTEN_AFTER_S)
         while self._nameless and next(iter(self._nameless.values())).at < since:
             self._nameless.popitem(last=False)
-        return [*self._found.values(), *self._nameless.values()]
+        return [*(refusal for _, refusal in self._found.values()), *self._nameless.values()]
+
+
+def _said(link: Link) -> tuple[str, str, str]:
+    said = link.peer
+    return said.role[:_SHOWN_CHARS], said.name[:_SHOWN_CHARS], said.instance[:_SHOWN_CHARS]

@@ -26,6 +26,7 @@ from common.reports import GET_PLUGIN_CAPABILITIES, NODE_GET_INFO, DriverReport,
 from common.topology import has_topology, segment_of, why_no_segment
 
 log = logging.getLogger("csi_bridge.hub.nodes")
+
 _SHOWN_CHARS = 100  # a peer's own text in a reason is cut here
 
 

@@ -29,16 +29,13 @@ class StreamTurns:
             earlier, self._last[key] = self._last.get(key), task
             try:
                 if earlier is not None:
-                    await self._wait(earlier)
+                    _, late = await asyncio.wait([earlier], timeout=PATIENCE_S)
+                    if late:
+                        earlier.cancel()
+                        await asyncio.wait([earlier])
                 await serve(stream)
             finally:
                 if self._last.get(key) is task:
                     del self._last[key]
 
         return in_turn
-
-    async def _wait(self, earlier: asyncio.Task[None]) -> None:
-        _, late = await asyncio.wait([earlier], timeout=PATIENCE_S)
-        if late:
-            earlier.cancel()
-            await asyncio.wait([earlier])

@@ -51,6 +51,7 @@ from common.receiver import Receiver
 from common.status import Origin
 
 log = logging.getLogger("csi_bridge.hub")
+
 _SHOWN_CHARS = 100  # Characters of a peer's own text in the log and in the reports for operators. A peer may send more.
 _BETWEEN_S = 0.1  # between two questions for the Lease: one answers all pings before it
 _CALLERS = frozenset({Role.DRIVER, Role.OPERATOR})  # the roles that may call drivers

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloud.kinds import pods, volumeattachments
-from cloud.kinds.fields import Body
+from cloud.kinds.fields import Body, part
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from cloud.sync.fact_table import FactTable
@@ -81,7 +81,7 @@ def report(source: Source, facts: FactTable, placed: Placed) -> Iterator[VolumeS
             use.unknown |= use.untold and node in users  # it is away since the hub's start
             yield replace(volume, node=node, state=_state(use), pods=sorted(use.pods), error=use.error)
         if not uses:
-            phase = str((body.get("status") or {}).get("phase") or "known").lower()
+            phase = str(part(body, "status").get("phase") or "known").lower()
             yield from _unused(volume, placed.get(key) or [nodes.named_by(body)], phase)
     yield from report_placed(without, state="no PV" if source.is_ready else "known")
 
@@ -137,7 +137,7 @@ def _attached(source: Source) -> Mapping[str, list[tuple[str, _Use]]]:
 def _wanted(source: Source, facts: FactTable) -> Mapping[tuple[str, str], list[tuple[str, _Use]]]:
     found = defaultdict(list)
     for ref in source.refs(_POD):
-        if (body := source.body(ref)) is None or (body.get("status") or {}).get("phase") in {"Succeeded", "Failed"}:
+        if (body := source.body(ref)) is None or pods.has_ended(body):
             continue
         claims = _claims(body)
         if not claims:
@@ -166,7 +166,7 @@ def _claims(pod: Body) -> dict[str, str]:
 def _told(pod: Body, fact: Fact | None) -> tuple[Mapping[str, ToldVolume], ToldVolume]:
     """A pod's volumes by their names in the pod, as far as the node has told of each, and what holds for the others."""
     if fact is None or fact.body.get("metadata", {}).get("uid") != pod["metadata"].get("uid"):
-        running = (pod.get("status") or {}).get("phase") == "Running"  # a kubelet starts no container without them
+        running = part(pod, "status").get("phase") == "Running"  # a kubelet starts no container without them
         return {}, ToldVolume("", VolumeState.MOUNTED if running else VolumeState.WAITING)
     waiting = ToldVolume("", VolumeState.WAITING)
     if (told := read_volumes(fact.body["status"])) is not None:
@@ -190,8 +190,7 @@ class _Nodes:
 
     def named_by(self, volume: Body) -> str:
         """The node that a volume's affinity allows; empty if it allows none or several."""
-        required = (volume["spec"].get("nodeAffinity") or {}).get("required") or {}
-        terms = required.get("nodeSelectorTerms") or ()
+        terms = part(volume, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or ()
         found = {
             name for term in terms for name in self._candidates(term) if selects([term], self._labels_of(name), name)
         }

@@ -23,8 +23,9 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from cloud.abandon.own_storage import Handle, own_contents, part
+from cloud.abandon.own_storage import Handle, own_contents
 from cloud.kinds.fields import Body as Part
+from cloud.kinds.fields import part
 from cloud.kinds.pods import claim_names
 from cloud.kube import RESOURCES, Body, Kube, KubeError, find, may, patch_found
 from cloud.upsync.event_writer import event

@@ -13,7 +13,7 @@ Rules:
 
 from collections.abc import Callable, Collection, Iterable
 
-from cloud.kinds.fields import Body
+from cloud.kinds.fields import Body, part
 from common.node_selector import choices
 
 Owner = Callable[[str, str, str], str]
@@ -21,12 +21,6 @@ Owner = Callable[[str, str, str], str]
 
 Handle = tuple[str, str]
 """A driver, and the vendor's id of a volume or snapshot."""
-
-
-def part(body: Body, *names: str) -> Body:
-    for name in names:
-        body = body.get(name) or {}
-    return body
 
 
 def own_volumes(

@@ -36,6 +36,12 @@ def is_uid(text: str) -> bool:
     return _UID.fullmatch(text) is not None
 
 
+def part(body: Body, *names: str) -> Body:
+    for name in names:
+        body = body.get(name) or {}
+    return body
+
+
 class FieldError(ValueError):
     """A field is wrong: `path` leads to it, `why` is the rest of the sentence."""
 

@@ -6,7 +6,7 @@ Images, commands and environments have nothing to do with volumes and may hold s
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, Fields
+from cloud.kinds.fields import Body, Fields, part
 from cloud.kinds.kind_rules import KindRules, pick, without_empty
 from cloud.kinds.persistentvolumeclaims import check_spec
 from common.objects import Ref
@@ -26,6 +26,10 @@ _SOURCES: Final = ("persistentVolumeClaim", "csi", "ephemeral")
 
 def node_of(body: Body) -> str:
     return str(body["spec"]["nodeName"])
+
+
+def has_ended(body: Body) -> bool:
+    return part(body, "status").get("phase") in {"Succeeded", "Failed"}
 
 
 def claim_names(body: Body) -> list[str]:

@@ -153,7 +153,8 @@ class Elections:
             return
         choice = choose(it.elected, it.seats(), rules, served=it.served, now=now)
         if choice is not None:
-            new = Elected(choice.node, self._next_epoch(it.elected), self._now(), choice.why)
+            node, why = choice
+            new = Elected(node, self._next_epoch(it.elected), self._now(), why)
             await self._apply(it, new)
             it.served = it.held = now
             for told in self._announce:
@@ -235,7 +236,7 @@ class DriverElection:
     def describe(self) -> ElectionStatus:
         """The election, for operators."""
         it, seats, rules = self.elected or Elected("", 0, 0.0, ""), self.seats(), self._all.rules(self.driver)
-        beside = others(it.node, seats, rules)
+        standby, unfit = others(it.node, seats, rules)
         return ElectionStatus(
             driver=self.driver,
             node=it.node,
@@ -244,8 +245,8 @@ class DriverElection:
             why=it.why,
             trouble=self.trouble(),
             lease_s=self.lease_s(it.node) if it.node else 0,
-            standby=beside.standby,
-            unfit=beside.unfit,
+            standby=standby,
+            unfit=unfit,
             unmatched=rules.unmatched(seats),
         )
 

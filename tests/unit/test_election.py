@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cloud.election import (
-    Choice,
     Elected,
     ElectionRules,
     NodeSet,
-    Others,
     Seat,
     choose,
     node_set,
@@ -30,13 +28,13 @@ def chosen(
     now: float = 100.0,
     served: float | None = None,
     **seats: Seat,
-) -> Choice | None:
+) -> tuple[str, str] | None:
     usual = 0.0 if present is None else now
     return choose(present, seats, rules, served=usual if served is None else served, now=now)
 
 
 def test_the_first_election_takes_the_first_node_that_can_serve() -> None:
-    assert chosen(None, n1=Seat("drains"), n2=FIT, n3=FIT) == Choice("n2", "first election")
+    assert chosen(None, n1=Seat("drains"), n2=FIT, n3=FIT) == ("n2", "first election")
 
 
 def test_without_a_node_that_can_serve_nobody_is_elected() -> None:
@@ -50,13 +48,13 @@ def test_the_elected_node_stays_while_it_serves_also_when_a_preferred_one_is_bac
 
 def test_a_node_that_is_away_stays_elected_until_the_takeover() -> None:
     assert chosen(N1, n1=Seat("is away", 90.0), n2=FIT, now=104.9) is None
-    assert chosen(N1, n1=Seat("is away", 90.0), n2=FIT, now=105.0) == Choice("n2", "edge node n1 was away for 15 s")
+    assert chosen(N1, n1=Seat("is away", 90.0), n2=FIT, now=105.0) == ("n2", "edge node n1 was away for 15 s")
 
 
 def test_a_node_that_comes_and_goes_and_serves_never_is_replaced_as_if_it_were_away() -> None:
     back = Seat("has not reported the driver since it connected", 99.0)
     assert chosen(N1, n1=back, n2=FIT, served=86.0, now=100.0) is None
-    assert chosen(N1, n1=back, n2=FIT, served=85.0, now=100.0) == Choice("n2", "edge node n1 was away for 15 s")
+    assert chosen(N1, n1=back, n2=FIT, served=85.0, now=100.0) == ("n2", "edge node n1 was away for 15 s")
 
 
 BY_LABEL = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage",))
@@ -78,7 +76,7 @@ STORAGE = {"node-restriction.kubernetes.io/storage": "nfs"}
 def test_another_node_takes_over_at_once_from_one_that_will_not_serve_again(
     seats: dict[str, Seat], rules: ElectionRules, why: str
 ) -> None:
-    assert chosen(N1, rules=rules, **seats) == Choice("n2", f"edge node n1 {why}")
+    assert chosen(N1, rules=rules, **seats) == ("n2", f"edge node n1 {why}")
 
 
 def test_it_stays_elected_if_no_other_node_can_serve() -> None:
@@ -104,7 +102,7 @@ def test_candidates_are_names_globs_and_nodes_with_a_label(candidates: tuple[str
     }
     rules = ElectionRules(candidates=candidates)
     assert [node for node, seat in seats.items() if rules.admits(node, seat)] == admitted
-    assert chosen(None, rules=rules, **seats) == Choice(admitted[0], "first election")
+    assert chosen(None, rules=rules, **seats) == (admitted[0], "first election")
 
 
 def test_before_the_hub_has_read_the_labels_nothing_changes() -> None:
@@ -117,7 +115,7 @@ def test_before_the_hub_has_read_the_labels_nothing_changes() -> None:
     assert why_nobody({"n1": unread}, rules) == "edge node n1 has labels that the hub has not read from the cluster yet"
     assert rules.unmatched({"n1": unread}) == []
     by_name = ElectionRules(candidates=("n1",))
-    assert chosen(None, n1=unread, rules=by_name) == Choice("n1", "first election")
+    assert chosen(None, n1=unread, rules=by_name) == ("n1", "first election")
 
 
 def test_patterns_that_fit_no_node_are_told() -> None:
@@ -128,25 +126,26 @@ def test_patterns_that_fit_no_node_are_told() -> None:
 def test_the_others_are_those_that_could_take_over_or_why_none_could() -> None:
     rules = ElectionRules(candidates=("n1", "n2", "n3"))
     seats = {"n1": FIT, "n2": Seat("drains"), "n3": FIT, "x": FIT}
-    assert others("n1", seats, rules) == Others(["n3"], {})
-    assert others("n3", {**seats, "n1": Seat("is away", 0.0)}, rules) == Others(
-        [], {"n1": "is away", "n2": "drains", "x": "is not among --candidates"}
+    assert others("n1", seats, rules) == (["n3"], {})
+    assert others("n3", {**seats, "n1": Seat("is away", 0.0)}, rules) == (
+        [],
+        {"n1": "is away", "n2": "drains", "x": "is not among --candidates"},
     )
 
 
 def test_the_first_pattern_of_the_preferred_ones_decides_then_the_name() -> None:
     rules = ElectionRules(prefer=("n3", "n2*"))
-    assert chosen(None, n1=FIT, n2=FIT, n3=FIT, rules=rules) == Choice("n3", "first election")
+    assert chosen(None, n1=FIT, n2=FIT, n3=FIT, rules=rules) == ("n3", "first election")
     by_label = ElectionRules(prefer=("label:zone=b",))
-    assert chosen(None, n1=FIT, n2=Seat(labels={"zone": "b"}), rules=by_label) == Choice("n2", "first election")
-    assert chosen(N1, n0=FIT, n1=Seat("drains"), n2=FIT, n21=FIT, rules=rules) == Choice("n2", "edge node n1 drains")
+    assert chosen(None, n1=FIT, n2=Seat(labels={"zone": "b"}), rules=by_label) == ("n2", "first election")
+    assert chosen(N1, n0=FIT, n1=Seat("drains"), n2=FIT, n21=FIT, rules=rules) == ("n2", "edge node n1 drains")
 
 
 def test_the_first_election_waits_for_the_most_preferred_node_as_long_as_a_takeover_does() -> None:
     rules = ElectionRules(prefer=("n2",))
     assert chosen(None, n1=FIT, now=14.0, rules=rules) is None
-    assert chosen(None, n1=FIT, n2=FIT, now=14.0, rules=rules) == Choice("n2", "first election")
-    assert chosen(None, n1=FIT, now=15.0, rules=rules) == Choice("n1", "first election")
+    assert chosen(None, n1=FIT, n2=FIT, now=14.0, rules=rules) == ("n2", "first election")
+    assert chosen(None, n1=FIT, now=15.0, rules=rules) == ("n1", "first election")
 
 
 def test_the_reason_why_nobody_serves_has_each_node_but_not_too_many() -> None:
