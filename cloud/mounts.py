@@ -14,14 +14,14 @@ Rules:
   stores that before the agent stages the volume, too.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from cloud.kinds import pods, volumeattachments
 from cloud.kinds.fields import Body, part
 from cloud.kinds.nodes import NODE_IDS, NodeState, read_ids
-from cloud.kinds.persistentvolumes import class_of
+from cloud.kinds.persistentvolumes import class_of, handle_of
+from cloud.sources.index import Index, Key
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact
 from cloud.upsync.ownership import HUB, MADE_BY, annotation
@@ -61,8 +61,8 @@ class Mounts:
         self.earlier_use = earlier_use
         self._source, self._facts = source, facts
         self._node_state, self._nodes_trouble = node_state, nodes_trouble
-        self._volumes = _Index(source, _VOLUME, _handle)
-        self._attachments = _Index(source, _ATTACHMENT, _volume)
+        self._volumes = Index(source, _VOLUME, handle_of)
+        self._attachments = Index(source, _ATTACHMENT, _volume)
 
     @property
     def is_ready(self) -> bool:
@@ -175,44 +175,6 @@ def no_mounts() -> Mounts:
     source = Source()
     source.is_ready = True
     return Mounts(source, earlier_use={})
-
-
-Key = tuple[str, str]
-
-
-class _Index:
-    """The objects of one kind by a key that they have."""
-
-    def __init__(self, source: Source, kind: str, key_of: Callable[[Mapping[str, Any]], Key | None]) -> None:
-        self._source, self._kind, self._key_of = source, kind, key_of
-        self._keys: dict[Ref, Key] = {}
-        self._refs: defaultdict[Key, set[Ref]] = defaultdict(set)
-        self._changed(frozenset(source.refs(kind)))
-        source.subscribe(self._changed)
-
-    def of(self, key: Key) -> list[Ref]:
-        return sorted(self._refs.get(key, ()))
-
-    def _changed(self, refs: frozenset[Ref]) -> None:
-        for ref in refs:
-            if ref.kind == self._kind:
-                self._put(ref)
-
-    def _put(self, ref: Ref) -> None:
-        old, body = self._keys.pop(ref, None), self._source.body(ref)
-        if old is not None:
-            self._refs[old].discard(ref)
-            if not self._refs[old]:
-                del self._refs[old]
-        if body is not None and (key := self._key_of(body)) is not None:
-            self._keys[ref] = key
-            self._refs[key].add(ref)
-
-
-def _handle(volume: Mapping[str, Any]) -> Key | None:
-    """The driver and the handle of a PersistentVolume; None if it is of no CSI driver."""
-    csi = (volume.get("spec") or {}).get("csi")
-    return (csi["driver"], csi["volumeHandle"]) if csi else None
 
 
 def _volume(attachment: Mapping[str, Any]) -> Key | None:

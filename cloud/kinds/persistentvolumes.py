@@ -10,7 +10,7 @@ Rules:
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, Fields
+from cloud.kinds.fields import Body, Fields, part
 from cloud.kinds.kind_rules import KindRules, pick, quantities, without_empty
 from common.node_selector import OPERATORS
 from common.objects import Ref
@@ -24,6 +24,12 @@ _SPEC: Final = (
 )  # fmt: skip
 _NODE_SECRETS: Final = ("nodeStageSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef")
 _CONTROLLER_SECRETS: Final = ("controllerPublishSecretRef", "controllerExpandSecretRef")
+
+
+def handle_of(volume: Body) -> tuple[str, str] | None:
+    """The driver and the handle; None if it is of no CSI driver."""
+    csi = part(volume, "spec", "csi")
+    return (csi["driver"], csi["volumeHandle"]) if csi else None
 
 
 def class_of(volume: Body) -> Ref | None:

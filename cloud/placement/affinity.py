@@ -5,15 +5,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cloud.kinds.fields import part
+from cloud.kinds.persistentvolumes import handle_of
 from cloud.placement.fleet import Fleet, Member
+from cloud.sources.index import Index
 from cloud.sources.source import Source
 from common.node_selector import choices, selects
 from common.objects import Ref
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 """The label that static volumes on a node's own disk are bound by."""
-
-_KIND: Final = "PersistentVolume"
 
 _Terms = Sequence[Mapping[str, Any]]
 """NodeSelectorTerms."""
@@ -36,12 +37,8 @@ class Affinity:
     """The PersistentVolumes of a source, by driver and handle."""
 
     def __init__(self, source: Source) -> None:
-        """Follows the source from now on."""
         self._source = source
-        self._by_handle: dict[tuple[str, str], set[Ref]] = {}
-        self._handles: dict[Ref, tuple[str, str]] = {}
-        self._changed(frozenset(source.refs(_KIND)))
-        source.subscribe(self._changed)
+        self._volumes = Index(source, "PersistentVolume", handle_of)
 
     @property
     def is_ready(self) -> bool:
@@ -50,7 +47,7 @@ class Affinity:
 
     def names(self, driver: str, handle: str) -> bool:
         """Whether a PersistentVolume has this handle."""
-        return (driver, handle) in self._by_handle
+        return bool(self._volumes.of((driver, handle)))
 
     def fit(self, handle: str, driver: str, fleet: Fleet) -> Fit:
         """The nodes of the fleet that PersistentVolumes of a handle are for.
@@ -101,24 +98,9 @@ class Affinity:
 
     def _required(self, handle: str, driver: str) -> Iterator[_Terms]:
         """The NodeSelectorTerms of each PersistentVolume; none for one that may be used anywhere."""
-        for ref in self._by_handle.get((driver, handle), ()):
-            spec = (self._source.body(ref) or {}).get("spec", {})
-            yield ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
-
-    def _changed(self, refs: frozenset[Ref]) -> None:
-        for ref in refs:
-            if ref.kind == _KIND:
-                self._put(ref)
-
-    def _put(self, ref: Ref) -> None:
-        old, csi = self._handles.pop(ref, None), ((self._source.body(ref) or {}).get("spec") or {}).get("csi")
-        if old is not None:
-            self._by_handle[old].discard(ref)
-            if not self._by_handle[old]:
-                del self._by_handle[old]
-        if csi:
-            key = self._handles[ref] = (csi["driver"], csi["volumeHandle"])
-            self._by_handle.setdefault(key, set()).add(ref)
+        for ref in self._volumes.of((driver, handle)):
+            required = part(self._source.body(ref) or {}, "spec", "nodeAffinity", "required")
+            yield required.get("nodeSelectorTerms") or ()
 
 
 def _candidates(bound: Iterable[_Terms], fleet: Fleet) -> Iterable[Member]:

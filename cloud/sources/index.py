@@ -1,0 +1,39 @@
+"""An index: the objects of one kind in a source, by a key that they have."""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from cloud.kinds.fields import Body
+from cloud.sources.source import Source
+from common.objects import Ref
+
+Key = tuple[str, str]
+
+
+class Index:
+    """Follows the source from now on. An object without a key is left out."""
+
+    def __init__(self, source: Source, kind: str, key_of: Callable[[Body], Key | None]) -> None:
+        self._source, self._kind, self._key_of = source, kind, key_of
+        self._keys: dict[Ref, Key] = {}
+        self._refs: defaultdict[Key, set[Ref]] = defaultdict(set)
+        self._changed(frozenset(source.refs(kind)))
+        source.subscribe(self._changed)
+
+    def of(self, key: Key) -> list[Ref]:
+        return sorted(self._refs.get(key, ()))
+
+    def _changed(self, refs: frozenset[Ref]) -> None:
+        for ref in refs:
+            if ref.kind == self._kind:
+                self._put(ref)
+
+    def _put(self, ref: Ref) -> None:
+        old, body = self._keys.pop(ref, None), self._source.body(ref)
+        if old is not None:
+            self._refs[old].discard(ref)
+            if not self._refs[old]:
+                del self._refs[old]
+        if body is not None and (key := self._key_of(body)) is not None:
+            self._keys[ref] = key
+            self._refs[key].add(ref)
