@@ -35,7 +35,7 @@ from common.csi.methods import METHODS  # noqa: E402
 from common.parsers import duration, unix_path  # noqa: E402
 from common.relay.client import Channel  # noqa: E402
 from common.relay.errors import VendorConnectionError  # noqa: E402
-from common.relay.server import ServerCall, in_task, serve  # noqa: E402
+from common.relay.server import Server, ServerCall, ServerSettings, in_task  # noqa: E402
 from common.sockets import listen_unix  # noqa: E402
 from common.status import Code, Origin, Status  # noqa: E402
 from tests.kit.answers import Identity, answer_of, path_of  # noqa: E402
@@ -193,16 +193,11 @@ async def _serve(options: argparse.Namespace) -> None:
         await call.send(answer_of(identity, call.method, call.request).SerializeToString())
         call.finish(Status(Code.OK, "", Origin.VENDOR))
 
-    def failed(error: BaseException | None) -> Status:
+    def failed(error: object) -> Status:
         return Status(Code.UNAVAILABLE, repr(error), Origin.VENDOR)
 
-    def too_large(size_bytes: int) -> Status:
-        return Status(Code.OUT_OF_RANGE, f"{size_bytes} bytes are too many", Origin.VENDOR)
-
-    listener = listen_unix(options.endpoint, mode=0o600)
-    await serve(
-        listener, in_task(answer), max_message_bytes=_LARGEST_MESSAGE_BYTES, on_error=failed, too_large=too_large
-    )
+    server = Server(in_task(answer), ServerSettings(_LARGEST_MESSAGE_BYTES, failed))
+    await server.listen(listen_unix(options.endpoint, mode=0o600))
     await loop.create_future()
 
 

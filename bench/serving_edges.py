@@ -44,7 +44,7 @@ from common.link import Link, LinkHandler, Stream  # noqa: E402
 from common.messages import Hello, Kind, Open  # noqa: E402
 from common.metrics import Metrics  # noqa: E402
 from common.receiver import Receiver  # noqa: E402
-from common.relay.client_call import UnaryReceiver  # noqa: E402
+from common.relay.client_call import AnswerReceiver  # noqa: E402
 from common.reports import encode_reports  # noqa: E402
 from common.standing import Standing  # noqa: E402
 from common.status import Code, Origin, Status  # noqa: E402
@@ -104,7 +104,7 @@ class _Vendor:
 
         self.channel = self
 
-    def start(self, receiver: UnaryReceiver, method: str, request: bytes, **_limits: object) -> "_VendorCall":
+    def start(self, receiver: AnswerReceiver, method: str, request: bytes, **_limits: object) -> "_VendorCall":
         """Make a change at once, and answer after the vendor's time."""
         after_s = _SLOW_S if next(self._turns) % _SLOW_EVERY == 0 else _QUICK_S
         status, answer = Status(Code.OK), csi.CreateVolumeResponse().SerializeToString()

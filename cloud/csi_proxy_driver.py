@@ -36,7 +36,6 @@ from common.errors import (
     CallTimeout,
     Draining,
     HubUnreachable,
-    MessageTooLarge,
     NotCarried,
     status_of,
 )
@@ -44,8 +43,8 @@ from common.httpd import HttpEndpoint
 from common.link import Link, Stream
 from common.messages import Kind
 from common.metrics import Metrics
-from common.relay.errors import PeerGone, ServerClosing
-from common.relay.server import Server, ServerCall, serve
+from common.relay.errors import PeerGone
+from common.relay.server import CancelReason, Server, ServerCall, ServerSettings
 from common.reports import PROBE, decode_reports
 from common.rotation import follow
 from common.served_by_tasks import ServedByTasks
@@ -72,7 +71,6 @@ class ProxyDriver(ServedByTasks):
     ) -> None:
         self._driver = settings.drivername
         self._node = settings.nodeid or ""
-        self._limit = settings.max_message_bytes
         self._cache = cache
         self._metrics = metrics
         self._accounts = Accounts(metrics, log, origin=self.origin)
@@ -115,19 +113,16 @@ class ProxyDriver(ServedByTasks):
             raise Draining("hub")
         return link
 
-    def on_error(self, error: BaseException | None) -> Status:
-        """The status for a handler that failed, and for calls that a stopping server refuses."""
-        if isinstance(error, ServerClosing):
-            return status_of(Draining("proxy driver"), self.origin)
+    def on_error(self, error: BaseException | CancelReason | None) -> Status:
+        """The status for a call that failed here, or that the server cut or refused."""
+        if isinstance(error, CancelReason):
+            is_closing = error is CancelReason.CLOSING
+            return status_of(
+                Draining("proxy driver") if is_closing else CallTimeout(f"driver {self._driver}"), self.origin
+            )
         if error is not None and not isinstance(error, CallError | PeerGone):
             log.error("a call failed inside the proxy driver", exc_info=error)
         return status_of(error, self.origin)
-
-    def on_deadline(self, _call: ServerCall) -> Status:
-        return status_of(CallTimeout(f"driver {self._driver}"), self.origin)
-
-    def too_large(self, size: int) -> Status:
-        return status_of(MessageTooLarge(size, self._limit, "a request"), self.origin)
 
     # ---- the hub's side ----------------------------------------------------------------------------------------------
 
@@ -243,15 +238,10 @@ async def serve_sidecars(
         leave=lambda former: former.drain("the proxy driver has a newer link"),
     )
     sock = settings.listen_unix("endpoint", mode=settings.endpoint_mode)
-    server = await serve(
-        sock,
-        proxy.handle,
-        max_message_bytes=settings.max_message_bytes,
-        on_error=proxy.on_error,
-        too_large=proxy.too_large,
-        on_deadline=proxy.on_deadline,
-        max_connections=settings.max_connections,
+    server = Server(
+        proxy.handle, ServerSettings(settings.max_message_bytes, proxy.on_error, settings.max_connections, proxy.origin)
     )
+    await server.listen(sock)
     log.info("serving %s on %s", settings.drivername, settings.endpoint)
     try:
         yield Serving(uplink, server, settings, sock)

@@ -86,7 +86,7 @@ class ForwardedCall(Account, Receiver):
 
     # ---- the sidecar's side (`common.relay.server_call.Callee`)
 
-    def cancelled(self) -> None:
+    def cancel(self) -> None:
         """Cancel the call at the hub: the sidecar does not wait any longer, or the server closes."""
         self._link.cancel(self._number)
         self.leave()

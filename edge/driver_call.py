@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from common.csi.methods import METHODS
 from common.errors import CallError, LeaseOver, MessageTooLarge, VendorBroken
 from common.relay.client import Channel
-from common.relay.client_call import ClientCall, UnaryReceiver
+from common.relay.client_call import AnswerReceiver, ClientCall
 from common.relay.errors import VendorAnswerTooLarge, VendorCallWithheld, VendorConnectionError
 from common.status import Status
 
@@ -49,7 +49,7 @@ AtDriver = ClientCall | asyncio.Task[None] | None
 """What can be stopped of a call: the call at the driver, or the parsing of a large message; None: nothing."""
 
 
-class DriverCall(UnaryReceiver):
+class DriverCall(AnswerReceiver):
     """The driver's end of one call. A subclass has the fields in its slots, and says what becomes of the outcome.
 
     Attributes:

@@ -27,9 +27,9 @@ from pathlib import Path
 
 from common.csi.methods import METHODS
 from common.deadlines import before_the_caller
-from common.errors import CallError, Draining, MessageTooLarge, VendorBroken, status_of
-from common.relay.errors import PeerGone, ServerClosing
-from common.relay.server import Callee, Server, ServerCall, in_task, serve
+from common.errors import CallError, CallTimeout, Draining, VendorBroken, status_of
+from common.relay.errors import PeerGone
+from common.relay.server import Callee, CancelReason, Server, ServerCall, ServerSettings, in_task
 from common.reports import NODE_GET_INFO
 from common.sockets import FileId, file_id, listen_unix
 from common.status import Origin, Status
@@ -60,12 +60,12 @@ class _OrdinaryCall(DriverCall):
         if limit_s is not None and not call.finished:
             self._timer = asyncio.get_running_loop().call_later(limit_s, self._expire, limit_s)
 
-    def cancelled(self) -> None:
-        self.cancel()
+    def cancel(self) -> None:
+        super().cancel()
         self._fail(None)
 
     def _expire(self, limit_s: float) -> None:
-        self.cancel()
+        super().cancel()
         self._fail(VendorBroken(self.driver, self.node, f"it did not answer {self.method} within {limit_s:.3g} s"))
 
     def _fail(self, why: BaseException | None) -> None:
@@ -194,14 +194,9 @@ class KubeletRelay:
             self._troubles[name] = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             return
         try:
-            server = await serve(
-                sock,
-                functools.partial(self._take, name),
-                max_message_bytes=self._limit,
-                on_error=self._on_error,
-                too_large=self._too_large,
-                origin=Origin.EDGE,
-            )
+            settings = ServerSettings(max_message_bytes=self._limit, on_error=self._on_error, origin=Origin.EDGE)
+            server = Server(functools.partial(self._take, name), settings)
+            await server.listen(sock)
         except BaseException:
             sock.close()
             raise
@@ -243,14 +238,12 @@ class KubeletRelay:
                     return
                 await call.send(item)
 
-    def _on_error(self, error: BaseException | None) -> Status:
-        if isinstance(error, ServerClosing):
-            return status_of(Draining("edge agent"), Origin.EDGE)
+    def _on_error(self, error: BaseException | CancelReason | None) -> Status:
+        if isinstance(error, CancelReason):
+            cut = Draining("edge agent") if error is CancelReason.CLOSING else CallTimeout("the driver")
+            return status_of(cut, Origin.EDGE)
         if isinstance(error, CallError):
             log.warning("a kubelet's call was not answered by its driver: %s", error)
         elif error is not None and not isinstance(error, PeerGone):
             log.error("a kubelet's call failed inside the edge agent", exc_info=error)
         return status_of(error, Origin.EDGE)
-
-    def _too_large(self, size: int) -> Status:
-        return status_of(MessageTooLarge(size, self._limit, "a request"), Origin.EDGE)

@@ -5,10 +5,9 @@ trailers from the vendor count as its status.
 
 Read in this order, each building on the ones before:
 
-* `errors`: the errors, by fault: ours or the peer's.
-* `framing`, `hpack`, `metadata`, `frames`: gRPC's messages, headers and statuses, and HTTP/2's frames, as bytes. Pure.
+* `errors`: the errors between CSI Bridge and a peer.
+* `frames`, `hpack`, `metadata`: HTTP/2's frames, gRPC's messages, headers and statuses, as bytes. Pure.
 * `connection`: one HTTP/2 connection: the loop that reads frames, and all that both sides share.
-* `server_call`, `server_connection`, `server`: from a sidecar's request to a handler and back.
-* `library_texts`, `client_call`, `client_connection`, `client`: from a request to the vendor's own status.
-* `awaited_call`: a call that a coroutine awaits.
+* `server_call`, `server`: from a sidecar's request to a handler and back.
+* `client_call`, `client_connection`, `client`: from a request to the vendor's own status.
 """

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from common.backoff import Backoff
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
-from common.relay.awaited_call import AwaitedCall
-from common.relay.client_call import ClientCall, UnaryReceiver
+from common.relay.client_call import AnswerReceiver, AwaitedCall, ClientCall
 from common.relay.client_connection import ClientConnection
 from common.relay.errors import VendorConnectionError, VendorUnreachable
 from common.sockets import FileId, file_id
@@ -86,7 +85,7 @@ class Channel:
 
     def start(
         self,
-        receiver: UnaryReceiver,
+        receiver: AnswerReceiver,
         method: str,
         request: bytes,
         *,
@@ -104,7 +103,7 @@ class Channel:
             to: the name of the driver that the call is for; empty for any.
             may_begin: asked right before the request leaves. If it says no, the call fails with `VendorCallWithheld`.
         """
-        call = ClientCall(self, receiver, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
+        call = ClientCall(self.open, receiver, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
         self.open(call)
         return call
 
@@ -118,7 +117,7 @@ class Channel:
         may_begin: Callable[[], bool] | None = None,
     ) -> AwaitedCall:
         """A call for a coroutine, with any number of answers. It starts when its first message is awaited."""
-        return AwaitedCall(self, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
+        return AwaitedCall(self.open, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
 
     async def close(self) -> None:
         """Close the connections; running calls fail."""
@@ -132,7 +131,7 @@ class Channel:
             await next(iter(self._connections)).gone.wait()
 
     def open(self, call: ClientCall) -> None:
-        """Send a call's request on the current connection, or once one is dialled (`client_call.Opener`).
+        """Send a call's request on the current connection, or once one is dialled.
 
         The call fails with `VendorUnreachable` if no connection can be made, and is not sent if another driver
         than its own serves the socket.
@@ -177,7 +176,7 @@ class Channel:
 
     def _dial_ended(self, dial: asyncio.Task[ClientConnection | VendorUnreachable]) -> None:
         self._dial = None
-        dialled = self._outcome_of(dial)
+        dialled = VendorUnreachable(self.path, "CSI Bridge is stopping") if dial.cancelled() else dial.result()
         if isinstance(dialled, VendorUnreachable):
             self._failed = dialled
             self._failures += 1
@@ -191,23 +190,12 @@ class Channel:
         while waiting:  # an end that is told may cancel others: they take themselves out
             call = next(iter(waiting))
             del waiting[call]
-            call.queue = None
             if isinstance(dialled, VendorUnreachable):
                 call.fail(VendorUnreachable(self.path, dialled.why))  # an exception of its own for each call
             elif dialled.usable:
                 self.open(call)
             else:
-                call.open_again()
-
-    def _outcome_of(
-        self, dial: asyncio.Task[ClientConnection | VendorUnreachable]
-    ) -> ClientConnection | VendorUnreachable:
-        if dial.cancelled():
-            return VendorUnreachable(self.path, "CSI Bridge is stopping")
-        if (error := dial.exception()) is not None:
-            log.error("a bug in CSI Bridge ended a dial to %s", self.path, exc_info=error)
-            return VendorUnreachable(self.path, "CSI Bridge failed; its log has the details")
-        return dial.result()
+                dialled.turn_away(call)
 
     def _refusal(self) -> str:
         """The reason why no dial may begin now; empty if one may."""
@@ -220,41 +208,44 @@ class Channel:
     async def _connect(self) -> ClientConnection | VendorUnreachable:
         self._dialled_file_id = file_id(self.path)
         if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH_BYTES:
-            return VendorUnreachable(
-                self.path, f"its path is too long: a UNIX socket's has {LONGEST_SOCKET_PATH_BYTES} bytes at most"
-            )
+            why = f"its path is too long: a UNIX socket's has {LONGEST_SOCKET_PATH_BYTES} bytes at most"
+            return VendorUnreachable(self.path, why)
         connection: ClientConnection | None = None
         usable = False
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                connection = await self._socket_connected()
+                _, connection = await asyncio.get_running_loop().create_unix_connection(
+                    lambda: ClientConnection(self.path, self.max_message_bytes, self._connections.discard), self.path
+                )
+                if not connection.gone.is_set():
+                    self._connections.add(connection)
                 await connection.ready
             connection.name = await self._asked_who(connection)
             usable = True
         except (OSError, ValueError, VendorConnectionError) as error:
             return VendorUnreachable(self.path, self._why(error, accepted=connection is not None))
+        except Exception:
+            log.exception("a bug in CSI Bridge ended a dial to %s", self.path)
+            return VendorUnreachable(self.path, "CSI Bridge failed; its log has the details")
         finally:
             if connection is not None and not usable:
                 connection.shut()
         return connection
 
     async def _asked_who(self, connection: ClientConnection) -> str:
-        alone = _Alone(self.path, self.max_message_bytes, connection)
+        def begin(call: ClientCall) -> None:
+            if connection.usable:
+                connection.begin(call)
+            else:
+                call.fail(VendorUnreachable(self.path, "it closed the connection before it gave its name"))
+
         try:
             async with asyncio.timeout(WHO_TIMEOUT_S):
                 return await self._who(
-                    lambda method, request: AwaitedCall(alone, method, request, timeout_s=WHO_TIMEOUT_S)
+                    lambda method, request: AwaitedCall(begin, method, request, timeout_s=WHO_TIMEOUT_S)
                 )
         except TimeoutError:
             raise ValueError(f"it did not give its name within {WHO_TIMEOUT_S:g} s") from None
-
-    async def _socket_connected(self) -> ClientConnection:
-        _, connection = await asyncio.get_running_loop().create_unix_connection(
-            lambda: ClientConnection(self.path, self._connections.discard), self.path
-        )
-        if not connection.gone.is_set():
-            self._connections.add(connection)
-        return connection
 
     def _why(self, error: Exception, *, accepted: bool) -> str:
         if isinstance(error, VendorUnreachable):
@@ -265,21 +256,6 @@ class Channel:
         if isinstance(error, OSError) and error.errno in _DIAL_ERRORS:
             return _DIAL_ERRORS[error.errno]
         return str(error) or type(error).__name__
-
-
-class _Alone:
-    """Opens calls on a connection that the channel does not use yet (`client_call.Opener`)."""
-
-    def __init__(self, path: str, max_message_bytes: int, connection: ClientConnection) -> None:
-        self.path = path
-        self.max_message_bytes = max_message_bytes
-        self._connection = connection
-
-    def open(self, call: ClientCall) -> None:
-        if self._connection.usable:
-            self._connection.begin(call)
-        else:
-            call.fail(VendorUnreachable(self.path, "it closed the connection before it gave its name"))
 
 
 _DIAL_ERRORS = {

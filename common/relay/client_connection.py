@@ -5,13 +5,7 @@ from collections.abc import Callable
 
 from common.relay.client_call import ClientCall
 from common.relay.connection import Connection
-from common.relay.errors import (
-    Http2Error,
-    VendorCallWithheld,
-    VendorConnectionError,
-    VendorStreamRefused,
-    VendorUnreachable,
-)
+from common.relay.errors import Http2Error, VendorCallWithheld, VendorConnectionError, VendorUnreachable
 from common.relay.frames import (
     DATA,
     END_HEADERS,
@@ -19,16 +13,17 @@ from common.relay.frames import (
     FRAME_BYTES,
     HEADERS,
     MAX_STREAM_ID,
+    PING,
+    PREFIX_BYTES,
     ErrorCode,
     error_name,
+    frame,
     pack_head,
-    ping,
+    pack_prefix,
     rst_stream,
 )
-from common.relay.framing import PREFIX_BYTES, pack_prefix
 from common.relay.hpack import Header
-from common.relay.library_texts import made_by_library
-from common.relay.metadata import request_block
+from common.relay.metadata import made_by_library, request_block
 from common.status import Code, Status, code_name
 
 PROOF_OF_LIFE_S = 2.0
@@ -44,25 +39,37 @@ DYING_CODES = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.RESOURCE_EXHAUSTED, 
 
 
 class ClientConnection(Connection[ClientCall]):
-    """One connection, from the dial to its end."""
+    """One connection, from the dial to its end.
 
-    def __init__(self, path: str, on_closed: Callable[["ClientConnection"], None]) -> None:
+    Attributes:
+        path: the driver's socket.
+        max_message_bytes: the largest message of an answer.
+        name: the driver's name, once the channel has asked for it.
+        ready: done when the driver has proved that it speaks HTTP/2.
+        retired: whether it takes no new calls.
+        gone: set when it is over.
+    """
+
+    def __init__(self, path: str, max_message_bytes: int, on_closed: Callable[["ClientConnection"], None]) -> None:
         super().__init__(client=True)
         self.path = path
+        self.max_message_bytes = max_message_bytes
         self.name = ""
-        """The driver's name, once the channel has asked for it."""
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.retired = False
         self.gone = asyncio.Event()
         self._shut = False
-        self._leaving = False
         self._on_closed = on_closed
         self._queue: dict[ClientCall, None] = {}
+        """The calls that wait for a stream."""
+        self._is_leaving = False
+        """Whether the driver has said that it goes, or has ended the connection."""
+        self._doubts: list[tuple[ClientCall, Status]] = []
+        """The statuses in doubt that the next PING shall prove."""
+        self._pinged: list[tuple[ClientCall, Status]] = []
+        """The statuses that wait for the PING under way. There is one at a time."""
         self._pings = 0
-        self._ponged: asyncio.Future[bool] | None = None
-        """Hears whether the PING that is under way was answered. There is one at a time."""
-        self._next_ponged: asyncio.Future[bool] | None = None
-        """The same for the PING after it, for the statuses that came after that one left."""
+        self._no_pong: asyncio.TimerHandle | None = None
 
     @property
     def usable(self) -> bool:
@@ -83,10 +90,7 @@ class ClientConnection(Connection[ClientCall]):
     # Calls.
 
     def begin(self, call: ClientCall) -> None:
-        """Open a stream for a call and send its request, once the driver's limit of streams allows.
-
-        If the connection becomes unusable first, the call opens again elsewhere.
-        """
+        """Open a stream for a call and send its request, once the driver's limit of streams allows."""
         if len(self.streams) >= self.peer_max_streams:
             call.queue = self._queue
             self._queue[call] = None
@@ -115,19 +119,19 @@ class ClientConnection(Connection[ClientCall]):
             self.send_message(call, request, end=True)
         self.flush()
 
+    def turn_away(self, call: ClientCall) -> None:
+        """Let a call open again: the connection became unusable before any byte of the call was written."""
+        call.again(VendorUnreachable(self.path, "it closes every connection before a call can begin"))
+
     def _admit(self) -> None:
-        """Begin the waiting calls for which there is room, or let all open again if the connection takes no more."""
+        """Begin the waiting calls for which there is room, or turn all away if the connection takes no more."""
         while self._queue and (not self.usable or len(self.streams) < self.peer_max_streams):
             call = next(iter(self._queue))
             del self._queue[call]
-            call.queue = None
-            if self.usable:
-                self.begin(call)
-            else:
-                call.open_again()
+            (self.begin if self.usable else self.turn_away)(call)
 
     def _close_if_idle(self) -> None:
-        if self.retired and not self.streams and self._ponged is None and self.transport is not None:
+        if self.retired and not self.streams and not self._pinged and self.transport is not None:
             self.transport.close()
 
     # For its calls (`client_call.ClientCall`).
@@ -157,30 +161,18 @@ class ClientConnection(Connection[ClientCall]):
             self.leave(call)
 
     def judge(self, call: ClientCall, status: Status) -> None:
-        """Tell a call whether its status is the vendor's own: at once, or after a PING.
+        """Tell a call whether its status, which is not OK, is the vendor's own: at once, or after a PING.
 
         When a driver stops, its library ends running calls with one of `DYING_CODES` before it closes the connection. A
         driver that goes on answers a PING and sends no GOAWAY.
         """
-        if not status.code:
-            call.believed(status)
-        elif made_by_library(status.code, status.message):
-            why = f"the driver's gRPC library, not the driver, answered {code_name(status.code)}"
-            call.fail(_doubted(status, why))
+        if made_by_library(status):
+            call.fail(_doubted(status, f"the driver's gRPC library, not the driver, answered {code_name(status.code)}"))
         elif status.code in DYING_CODES:
-            call.later = self._loop.create_task(
-                self._believe(call, status, self._ping()), name=f"proof of life of {self.path}"
-            )
+            self._doubts.append((call, status))
+            self._ping_if_due()
         else:
             call.believed(status)
-
-    def _ping(self) -> asyncio.Future[bool] | None:
-        """The answer to the next PING; None if the connection is over."""
-        if not self.open:
-            return None
-        answer = self._next_ponged = self._next_ponged or self._loop.create_future()
-        self._ping_if_due()
-        return answer
 
     def _ping_if_due(self) -> None:
         """Send a PING if a status waits for one and none is under way.
@@ -188,35 +180,43 @@ class ClientConnection(Connection[ClientCall]):
         grpc-go's server counts pings without a frame of its own between them, and sends GOAWAY at the third (keepalive
         enforcement).
         """
-        if self._next_ponged is not None and self._ponged is None and self.open:
-            self._ponged, self._next_ponged = self._next_ponged, None
+        if self._is_leaving or not self.open:
+            self._unproved()
+        elif self._doubts and not self._pinged:
+            self._pinged, self._doubts = self._doubts, []
             self._pings += 1
-            self.out.append(ping(self._pings.to_bytes(8, "big")))
+            self.out.append(frame(PING, 0, 0, self._pings.to_bytes(8, "big")))
             self.flush_soon()
+            self._no_pong = self._loop.call_later(PROOF_OF_LIFE_S, self._never_ponged)
 
-    async def _believe(self, call: ClientCall, status: Status, answer: asyncio.Future[bool] | None) -> None:
-        if answer is not None and await self._lives(answer):
-            call.believed(status)
-        else:
-            why = f"the driver answered {code_name(status.code)} as it was stopping"
-            call.fail(_doubted(status, why))
+    def ping_acknowledged(self, data: bytes) -> None:
+        if self._pinged and self._no_pong is not None and data == self._pings.to_bytes(8, "big"):
+            self._no_pong.cancel()
+            self._loop.call_later(LAST_WORDS_S, self._end, self._pinged)
+            self._pinged = []
+        self._ping_if_due()
+        self._close_if_idle()
 
-    async def _lives(self, answer: asyncio.Future[bool]) -> bool:
-        try:
-            async with asyncio.timeout(PROOF_OF_LIFE_S):
-                answered = await asyncio.shield(answer)
-        except TimeoutError:
-            if self.retired and not self.streams:
-                self.shut()
-            return False
-        if answered and not self._leaving:
-            await asyncio.sleep(LAST_WORDS_S)
-        return answered and not self._leaving
+    def _never_ponged(self) -> None:
+        self._unproved()
+        if self.retired and not self.streams:
+            self.shut()
+
+    def _unproved(self) -> None:
+        """Doubt each status whose PING was not answered."""
+        doubts, self._doubts, self._pinged = self._pinged + self._doubts, [], []
+        self._end(doubts, lives=False)
+
+    def _end(self, doubts: list[tuple[ClientCall, Status]], *, lives: bool = True) -> None:
+        for call, status in doubts:
+            if lives and not self._is_leaving:
+                call.believed(status)
+            else:
+                call.fail(_doubted(status, f"the driver answered {code_name(status.code)} as it was stopping"))
 
     # HTTP/2's side.
 
     def settings_received(self) -> None:
-        """Mark the connection as ready: the driver speaks HTTP/2."""
         if not self.ready.done():
             self.ready.set_result(None)
         self._admit()
@@ -225,41 +225,33 @@ class ClientConnection(Connection[ClientCall]):
         """Ignore late headers: a driver opens no stream."""
         self.check_not_idle(stream_id, "HEADERS")
 
-    def ping_acknowledged(self, data: bytes) -> None:
-        """Wake the waiters for this PING: the driver is alive."""
-        if self._ponged is not None and data == self._pings.to_bytes(8, "big"):
-            self._ponged.set_result(True)
-            self._ponged = None
-        self._ping_if_due()
-        self._close_if_idle()
-
     def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """Take no new calls here, as the driver asks. Calls above `last_stream_id` never began."""
-        self.retired = self._leaving = True
+        self.retired = self._is_leaving = True
         text = f"the driver is closing the connection (GOAWAY {error_name(code)}"
         text += f", {debug[:80].decode('utf-8', 'replace')})" if debug else ")"
         for stream_id in [stream for stream in self.streams if stream > last_stream_id]:
             if (call := self.streams.pop(stream_id, None)) is not None:
                 self.drop_outgoing(stream_id)
-                call.fail(VendorStreamRefused(f"{text} and did not begin the call"))
+                call.again(VendorConnectionError(f"{text} and did not begin the call", sent=True))
         if not self.ready.done():
             self.ready.set_exception(VendorUnreachable(self.path, text))
         self._admit()
+        self._ping_if_due()
         self._close_if_idle()
 
     def closed(self, why: Exception | None) -> None:
-        """End every running call: the connection is gone."""
         if not self.ready.done():
             self.ready.set_exception(VendorUnreachable(self.path, _before_settings(why)))
+        if not self.retired:
+            self._is_leaving = True
+        if self._no_pong is not None:
+            self._no_pong.cancel()
         calls = list(self.streams.values())
         self.streams.clear()
-        for ponged in (self._ponged, self._next_ponged):
-            if ponged is not None:
-                ponged.set_result(False)
-        self._ponged = self._next_ponged = None
         self.gone.set()
         self._on_closed(self)
         self._admit()
+        self._unproved()
         for call in calls:
             call.fail(self._lost(why))
 

@@ -18,13 +18,12 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar, cast
 
 from common.relay import frames
-from common.relay.errors import Http2Error
-from common.relay.frames import FRAME_BYTES, MAX_WINDOW_BYTES, ErrorCode, Setting
-from common.relay.framing import Deframer, frame
+from common.relay.errors import Http2Error, MessageAboveLimit, MessageCompressed
+from common.relay.frames import FRAME_BYTES, MAX_WINDOW_BYTES, PREFIX_BYTES, ErrorCode, Setting, pack_prefix
 from common.relay.hpack import NO_DYNAMIC_TABLE, Decoder, Header
 
 log = logging.getLogger("csi_bridge.relay")
@@ -70,7 +69,6 @@ _SETTING = struct.Struct(">HI")
 _BLOCKS = frames.HEADERS, frames.CONTINUATION
 _SHAPE = frames.END_HEADERS | frames.PADDED | frames.PRIORITY_FLAG
 """The flags that say where the header block is in HEADERS."""
-_PONG = frames.header(frames.PING, frames.ACK, 0, 8)
 _SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
 """The kinds of frames whose payload has a fixed size (section 6)."""
 
@@ -79,23 +77,27 @@ Taken = Callable[[bool], None]
 
 
 class Stream:
-    """A stream that is not over: the base of a call of either side, which sets the attributes.
+    """A stream that is not over: the base of a call of either side.
 
     Attributes:
         stream_id: its id.
         send_window: the bytes of DATA that it may send; negative after the peer has made its windows smaller.
         held: the received bytes of DATA that are not given back to the peer's window.
         remote_ended: whether the peer sends no more.
-        deframer: joins messages that come in several frames; None without such a message.
+        buffer: the beginning of a message that comes in several frames.
+        pieces: the rest of each message that waits for a window or the socket, with the callback for its end.
+        ends: whether the last piece ends the stream.
+        trailers: the trailers that end the stream after the last piece, with the callback for their end.
     """
 
-    __slots__ = ("deframer", "held", "remote_ended", "send_window", "stream_id")
-
-    stream_id: int
-    send_window: int
-    held: int
-    remote_ended: bool
-    deframer: Deframer | None
+    stream_id = 0
+    send_window = 0
+    held = 0
+    remote_ended = False
+    buffer: bytearray | None = None
+    pieces: deque[tuple[memoryview, Taken | None]]
+    ends = False
+    trailers: tuple[bytes, Taken] | None = None
 
     def headers_received(self, fields: list[Header]) -> None:
         """Response headers, or trailers (`remote_ended`), came in."""
@@ -109,33 +111,31 @@ class Stream:
         """The peer reset the stream, or broke its rules, so that this side did. It is out of `Connection.streams`."""
         raise NotImplementedError
 
+    def join(self, part: bytes, limit_bytes: int) -> Iterator[bytes]:
+        """Add a part of the messages that is not a whole one, and yield the messages that are whole now.
+
+        Raises:
+            MessageAboveLimit: a prefix announces more than the limit.
+            MessageCompressed: a message is compressed.
+        """
+        buffer = self.buffer = self.buffer or bytearray()
+        buffer += part
+        while len(buffer) >= PREFIX_BYTES:
+            if buffer[0]:
+                raise MessageCompressed
+            size = int.from_bytes(buffer[1:PREFIX_BYTES], "big")
+            if size > limit_bytes:
+                raise MessageAboveLimit(size)
+            end = PREFIX_BYTES + size
+            if len(buffer) < end:
+                return
+            with memoryview(buffer) as view:
+                message = bytes(view[PREFIX_BYTES:end])
+            del buffer[:end]
+            yield message
+
 
 Call = TypeVar("Call", bound=Stream)
-
-
-class Outgoing:
-    """The messages of a stream that could not leave at once, and its end.
-
-    Attributes:
-        stream: the stream.
-        pieces: the rest of each message, each with the callback for its end.
-        end: whether the last piece ends the stream.
-        trailers: the trailers that end the stream after the last piece, with the callback for their end.
-    """
-
-    __slots__ = ("end", "pieces", "stream", "trailers")
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self.pieces: deque[tuple[memoryview, Taken | None]] = deque()
-        self.end = False
-        self.trailers: tuple[bytes, Taken] | None = None
-
-    def fail(self) -> None:
-        """Tell everybody that the stream ended first."""
-        for taken in (*(taken for _, taken in self.pieces), self.trailers[1] if self.trailers is not None else None):
-            if taken is not None:
-                taken(False)  # noqa: FBT003
 
 
 class Connection(asyncio.Protocol, Generic[Call]):
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         streams: the calls whose streams are not over.
         highest_id: the highest id of a stream that the client has opened.
         out: the bytes for the next `flush`.
-        outgoing: the messages that wait for a window or the socket.
+        outgoing: the streams whose messages wait for a window or the socket.
         paused: whether the socket is full.
         send_window: the bytes of DATA that all streams together may send.
         peer_window: the send window of a new stream.
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         self.streams: dict[int, Call] = {}
         self.highest_id = -1
         self.out: list[bytes | memoryview] = []
-        self.outgoing: dict[int, Outgoing] = {}
+        self.outgoing: dict[int, Stream] = {}
         self.paused = False
         self.send_window = self.peer_window = frames.DEFAULT_WINDOW_BYTES
         self.peer_max_streams = MAX_WINDOW_BYTES
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
                         block = whole
                     if not stream_id & 1:
                         raise Http2Error(f"it sent HEADERS on stream {stream_id}, which no client opens")  # noqa: TRY301
-                    fields = self._decoder.decode(block)
+                    fields = self._decoder.known.get(block) or self._decoder.decode(block)
                     stream = self.streams.get(stream_id)
                     if stream is None:
                         self.stream_opened(stream_id, fields, ended=bool(flags & frames.END_STREAM))
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
                         stream.remote_ended = bool(flags & frames.END_STREAM)
                         stream.headers_received(fields)
                 elif kind == frames.PING and size == 8 and not stream_id and not flags & frames.ACK:
-                    self.out.append(_PONG + data[start:stop])
+                    self.out.append(frames.frame(frames.PING, frames.ACK, 0, data[start:stop]))
                     self._patient += 1
                 elif kind == frames.WINDOW_UPDATE and size == 4:
                     self._read_window_update(stream_id, int.from_bytes(data[start:stop], "big") & MAX_WINDOW_BYTES)
@@ -332,17 +332,21 @@ class Connection(asyncio.Protocol, Generic[Call]):
 
     def send_message(self, stream: Stream, message: bytes, *, end: bool = False, taken: Taken | None = None) -> None:
         """Send a message, now or as windows and the socket allow; `taken` hears how it ended. The caller flushes."""
-        outgoing = self.outgoing.get(stream.stream_id)
-        if outgoing is None:
-            outgoing = self.outgoing[stream.stream_id] = Outgoing(stream)
-        outgoing.pieces.append((memoryview(frame(message)), taken))
-        outgoing.end = end
+        if stream.stream_id not in self.outgoing:
+            self.outgoing[stream.stream_id] = stream
+            stream.pieces = deque()
+        stream.pieces.append((memoryview(pack_prefix(0, len(message)) + message), taken))
+        stream.ends = end
         self._window_opened()
 
     def drop_outgoing(self, stream_id: int) -> None:
-        """Forget the rest of a stream's messages: it is over."""
-        if (outgoing := self.outgoing.pop(stream_id, None)) is not None:
-            outgoing.fail()
+        """Forget the rest of a stream's messages, because it is over, and tell everybody who waits for them."""
+        stream = self.outgoing.pop(stream_id, None)
+        if stream is None:
+            return
+        for taken in (*(taken for _, taken in stream.pieces), stream.trailers and stream.trailers[1]):
+            if taken is not None:
+                taken(False)  # noqa: FBT003
 
     def reset(self, stream_id: int, code: int) -> None:
         """End a stream with RST_STREAM, unless it is over. The caller flushes."""
@@ -375,15 +379,11 @@ class Connection(asyncio.Protocol, Generic[Call]):
         """Write at the end of this turn of the loop."""
         if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush_if_due)
+            self._loop.call_soon(self.flush)
 
     def _flush_waited(self) -> None:
         self._flush_late = None
         self.flush()
-
-    def _flush_if_due(self) -> None:
-        if self._flush_due:
-            self.flush()
 
     def _window_opened(self) -> None:
         """Send a frame of each waiting message in turn, until the windows or the socket are full."""
@@ -391,37 +391,38 @@ class Connection(asyncio.Protocol, Generic[Call]):
         progress = True
         while progress and not self.paused:
             progress = False
-            for outgoing in list(self.outgoing.values()):
-                if self.outgoing.get(outgoing.stream.stream_id) is outgoing and (sent := self._send_frame(outgoing)):
+            for stream in list(self.outgoing.values()):
+                if self.outgoing.get(stream.stream_id) is stream and (sent := self._send_frame(stream)):
                     progress = True
                     unflushed += sent
             if unflushed >= TURN_BYTES:
                 unflushed = 0
                 self.flush()  # so that the transport can say that it is full
 
-    def _send_frame(self, outgoing: Outgoing) -> int:
+    def _send_frame(self, stream: Stream) -> int:
         """Send one frame of a stream's messages. Returns its size, 0 if the windows are full."""
-        stream = outgoing.stream
-        view, taken = outgoing.pieces[0]
+        view, taken = stream.pieces[0]
         size = min(len(view), stream.send_window, self.send_window, FRAME_BYTES)
         if size <= 0:
             return 0
-        is_whole, is_last = size == len(view), len(outgoing.pieces) == 1
+        is_whole = size == len(view)
+        is_last = is_whole and len(stream.pieces) == 1
         stream.send_window -= size
         self.send_window -= size
-        end = is_whole and is_last and outgoing.end
-        self.out.append(frames.header(frames.DATA, frames.END_STREAM if end else 0, stream.stream_id, size))
+        flags = frames.END_STREAM if is_last and stream.ends else 0
+        self.out.append(frames.pack_head(size << 8 | frames.DATA, flags, stream.stream_id))
         self.out.append(view[:size])
         if not is_whole:
-            outgoing.pieces[0] = view[size:], taken
+            stream.pieces[0] = view[size:], taken
             return size
-        outgoing.pieces.popleft()
+        stream.pieces.popleft()
+        trailers = stream.trailers if is_last else None
         if is_last:
             del self.outgoing[stream.stream_id]
         if taken is not None:
             taken(True)  # noqa: FBT003
-        if is_last and outgoing.trailers is not None:
-            block, all_taken = outgoing.trailers
+        if trailers is not None:
+            block, all_taken = trailers
             self.send_headers(stream.stream_id, block, end=True)
             all_taken(True)  # noqa: FBT003
         return size

@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113, sections 4 and 6): their numbers, and functions that write them. Pure."""
+"""Frames: HTTP/2's (RFC 9113, sections 4 and 6), and the prefix of a gRPC message in DATA, as bytes. Pure."""
 
 import struct
 from enum import IntEnum
@@ -62,55 +62,47 @@ def error_name(code: int) -> str:
 
 
 pack_head = struct.Struct(">IBI").pack
-"""`header` without a Python call: the size << 8 | kind, the flags, the stream's id."""
+"""The nine bytes before a payload (section 4.1): its size << 8 | the kind, the flags, the stream's id."""
 
-_PAIR = struct.Struct(">HI")
-_TWO = struct.Struct(">II")
-_WORD = struct.Struct(">I")
+PREFIX_BYTES = 5
+pack_prefix = struct.Struct(">BI").pack
+"""The bytes before a gRPC message: 1 if it is compressed, its size (gRPC over HTTP/2, Length-Prefixed-Message)."""
 
 
-def header(kind: int, flags: int, stream_id: int, size: int) -> bytes:
-    """The nine bytes before a payload of `size` bytes (section 4.1)."""
-    return pack_head(size << 8 | kind, flags, stream_id)
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """One frame; stream 0 is the connection."""
+    return pack_head(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
     """A SETTINGS frame."""
-    payload = b"".join(_PAIR.pack(key, value) for key, value in values.items())
-    return header(SETTINGS, 0, 0, len(payload)) + payload
+    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", key, value) for key, value in values.items()))
 
 
-SETTINGS_ACK = header(SETTINGS, ACK, 0, 0)
+SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """A WINDOW_UPDATE frame; stream 0 is the connection."""
-    return header(WINDOW_UPDATE, 0, stream_id, 4) + _WORD.pack(increment)
+    """A WINDOW_UPDATE frame."""
+    return frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big"))
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
     """A RST_STREAM frame."""
-    return header(RST_STREAM, 0, stream_id, 4) + _WORD.pack(code)
-
-
-def ping(data: bytes, *, ack: bool = False) -> bytes:
-    """A PING frame with its eight bytes."""
-    return header(PING, ACK if ack else 0, 0, 8) + data
+    return frame(RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 
 def goaway(last_stream_id: int, code: int) -> bytes:
     """A GOAWAY frame."""
-    return header(GOAWAY, 0, 0, 8) + _TWO.pack(last_stream_id, code)
+    return frame(GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code))
 
 
 def header_block(stream_id: int, block: bytes, *, end: bool) -> bytes:
     """A HEADERS frame and the CONTINUATION frames after it; `end` ends the stream."""
-    flags = END_STREAM if end else 0
-    if len(block) <= FRAME_BYTES:
-        return header(HEADERS, flags | END_HEADERS, stream_id, len(block)) + block
-    parts = [header(HEADERS, flags, stream_id, FRAME_BYTES), block[:FRAME_BYTES]]
-    for at in range(FRAME_BYTES, len(block), FRAME_BYTES):
-        piece = block[at : at + FRAME_BYTES]
-        last = END_HEADERS if at + FRAME_BYTES >= len(block) else 0
-        parts += [header(CONTINUATION, last, stream_id, len(piece)), piece]
+    parts = []
+    for at in range(0, len(block), FRAME_BYTES):
+        flags = END_STREAM if end and not at else 0
+        if at + FRAME_BYTES >= len(block):
+            flags |= END_HEADERS
+        parts.append(frame(CONTINUATION if at else HEADERS, flags, stream_id, block[at : at + FRAME_BYTES]))
     return b"".join(parts)

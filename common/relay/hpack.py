@@ -12,11 +12,10 @@ from typing import TypeAlias
 from jh2._hazmat import Decoder as _RustDecoder
 
 from common.relay.errors import Http2Error
+from common.relay.frames import ErrorCode
 
 Header: TypeAlias = tuple[bytes, bytes]
 """A header field: lower-case name, value."""
-
-COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x9, 0xB
 
 _FIELD_BYTES = 32
 """The overhead of a field in the size of a header list (RFC 9113, section 6.5.2)."""
@@ -83,41 +82,37 @@ def _string(text: bytes) -> bytes:
 class Decoder:
     """Decodes the header blocks of one direction, in their order.
 
-    A block that only names fields of the tables changes nothing, and means the same until a block changes the dynamic
-    table. An answer's usual headers and trailers are such, so they are decoded once.
+    Attributes:
+        known: the fields of some blocks, not to be changed: look here before `decode`. A block that only names fields
+            of the tables changes nothing, and means the same until a block changes the dynamic table. An answer's usual
+            headers and trailers are such, so they are decoded once.
     """
 
-    __slots__ = ("_decoder", "_known", "_max_list_bytes")
-
     def __init__(self, max_list_bytes: int) -> None:
-        """A header list counts 32 bytes more for each field (RFC 9113, section 6.5.2)."""
+        self.known: dict[bytes, list[Header]] = {}
         self._decoder = _RustDecoder(max_list_bytes)
-        self._known: dict[bytes, list[Header]] = {}
         self._max_list_bytes = max_list_bytes
 
     def decode(self, block: bytes) -> list[Header]:
-        """The fields of a block, not to be changed.
+        """The fields of a block.
 
         Raises:
             Http2Error: the block is broken or too large. The connection cannot go on, because the table is lost.
         """
-        known = self._known.get(block)
-        if known is not None:
-            return known
         try:
             fields = list(map(_NAME_AND_VALUE, self._decoder.decode(block, raw=True)))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - some broken blocks make it panic
             if type(error).__name__ == "OversizedHeaderListError":
-                raise Http2Error("its header list is larger than the limit", ENHANCE_YOUR_CALM) from None
-            raise Http2Error("its header block cannot be decoded", COMPRESSION_ERROR) from None
+                raise Http2Error("its header list is larger than the limit", ErrorCode.ENHANCE_YOUR_CALM) from None
+            raise Http2Error("its header block cannot be decoded", ErrorCode.COMPRESSION_ERROR) from None
         # jh2 counts names and values alone, so thousands of small fields would pass. A few fields are never too much.
         is_long = len(fields) > _FEW_FIELDS
         if is_long and sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields) > self._max_list_bytes:
-            raise Http2Error("its header list is larger than the limit", ENHANCE_YOUR_CALM)
+            raise Http2Error("its header list is larger than the limit", ErrorCode.ENHANCE_YOUR_CALM)
         if not _ONLY_INDEXED(block):
-            self._known.clear()
-        elif len(self._known) < _MOST_KNOWN:
-            self._known[block] = fields
+            self.known.clear()
+        elif len(self.known) < _MOST_KNOWN:
+            self.known[block] = fields
         return fields

@@ -1,21 +1,16 @@
 """gRPC's header fields: request headers, time-outs, percent-encoded messages, statuses in trailers.
 
-Pure. The rules are in "gRPC over HTTP2" (grpc/doc/PROTOCOL-HTTP2.md).
+Pure. The rules are in "gRPC over HTTP2" (grpc/doc/PROTOCOL-HTTP2.md). A value that cannot be read is a ValueError.
 """
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
-from common.relay.errors import MalformedField
 from common.relay.hpack import Header, encode
-from common.status import Status
+from common.status import Code, Status
 
 CONTENT_TYPE = b"application/grpc"
-
-USER_AGENT = b"csi-bridge"
-"""The user agent, for a driver's access log."""
 
 RESPONSE_HEADERS: list[Header] = [
     (b":status", b"200"),
@@ -64,7 +59,7 @@ def _method_block(method: str) -> bytes:
             (b":authority", b"localhost"),
             (b"te", b"trailers"),
             (b"content-type", CONTENT_TYPE),
-            (b"user-agent", USER_AGENT),
+            (b"user-agent", b"csi-bridge"),  # for a driver's access log
         ]
     )
 
@@ -78,10 +73,10 @@ def encode_timeout(timeout_s: float) -> bytes:
 
 
 def parse_timeout(value: bytes) -> float:
-    """Seconds of a `grpc-timeout` value. Raises MalformedField if the value is not one to eight digits and a unit."""
+    """Seconds of a `grpc-timeout` value: one to eight digits and a unit."""
     match = _TIMEOUT.fullmatch(value)
     if match is None:
-        raise MalformedField("grpc-timeout", value)
+        raise ValueError(f"an unreadable grpc-timeout {value[:40]!r}")
     return int(match[1]) * _UNIT_S[match[2]]
 
 
@@ -128,23 +123,89 @@ def _cut(value: bytes, limit_bytes: int) -> bytes:
     return encode_message(text) + b"..."
 
 
-def status_of(fields: Iterable[Header]) -> Status | None:
-    """The status in trailers, or None if there is no `grpc-status`.
-
-    Raises:
-        MalformedField: `grpc-status` is not a number.
-    """
-    code: bytes | None = None
-    message = b""
-    for name, value in fields:
-        if name == b"grpc-status":
-            code = value
-        elif name == b"grpc-message":
-            message = value
-    if code is None:
-        return None
+def status_of(found: dict[bytes, bytes]) -> Status | None:
+    """The status in trailers, or None if there is no `grpc-status`."""
+    code, message = found.get(b"grpc-status"), found.get(b"grpc-message")
     if code == b"0" and not message:
         return _OK
+    if code is None:
+        return None
     if not code.isdigit() or len(code) > 9:
-        raise MalformedField("grpc-status", code)
-    return Status(int(code), decode_message(message))
+        raise ValueError(f"an unreadable grpc-status {code[:40]!r}")
+    return Status(int(code), decode_message(message or b""))
+
+
+def made_by_library(status: Status) -> bool:
+    """Whether a gRPC server library made the status, not the driver.
+
+    A library makes one if a message is too large or cannot be (de)serialised. That may happen before the driver's code
+    has seen the call, or after it has done the work. The status comes in real trailers, so only the text distinguishes
+    it. Passed on unchanged, it would be final, and the sidecar would forget a created volume
+    (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
+    """
+    return status.message.startswith(_LIBRARY_TEXTS.get(status.code, ()))
+
+
+_LIBRARY_TEXTS: dict[int, tuple[str, ...]] = {
+    Code.RESOURCE_EXHAUSTED: (
+        # grpc-go: server.go, rpc_util.go, stream.go
+        "grpc: received message larger than max",
+        "grpc: received message after decompression larger than max",
+        "grpc: message after decompression larger than max",
+        "grpc: trying to send message larger than max",
+        "trying to send message larger than max",
+        "grpc: message too large",
+        # C-core, and so grpcio and C++: message_size_filter, before 1.60 without the end's name
+        "SERVER: Received message larger than max",
+        "SERVER: Sent message larger than max",
+        "Received message larger than max",
+        "Sent message larger than max",
+        # grpc-java: MessageDeframer, ServerCallImpl, ServerCalls
+        "gRPC message exceeds maximum size",
+        "Compressed gRPC message exceeds maximum size",
+        "Decompressed gRPC message exceeds maximum size",
+        # grpc-dotnet: GrpcProtocolHelpers
+        "Received message exceeds the maximum configured message size",
+        "Sending message exceeds the maximum configured message size",
+    ),
+    Code.INTERNAL: (
+        # grpc-go: server.go, rpc_util.go, stream.go
+        "grpc: error unmarshalling request",
+        "grpc: failed to unmarshal the received message",
+        "grpc: error while marshaling",
+        "grpc: error while compressing",
+        "grpc: failed to decompress",
+        "grpc: failed to read decompressed data",
+        "grpc: no decompressor available",
+        "grpc: compressed flag set with identity or empty encoding",
+        "grpc: Decompressor is not installed",
+        "grpc: received unexpected payload format",
+        "grpc: failed to set send compressor",
+        "cardinality violation: received no request message",
+        "cardinality violation: received multiple request messages",
+        "unexpected EOF",
+        "no codec registered for content-subtype",
+        "malformed grpc-timeout",
+        "transport: ",
+        # grpcio's own part (_server.py)
+        "Exception deserializing request!",
+        "Failed to serialize response!",
+        # grpc-java: MessageDeframer, ServerCallImpl, ServerCalls
+        "Half-closed without a request",
+        "Too many requests",
+    ),
+    Code.UNKNOWN: (
+        # grpcio's own part (_server.py)
+        "Error in service handler!",
+    ),
+    Code.OUT_OF_RANGE: (
+        # tonic (Rust): codec/decode.rs, codec/encode.rs
+        "Error, decoded message length too large",
+        "Error, encoded message length too large",
+    ),
+}
+"""The beginnings of the libraries' texts, by code.
+
+Some statuses are the driver's although a library words them, and are not listed: grpcio's "Exception calling
+application: …", C++'s "Unexpected error in RPC handling", and UNIMPLEMENTED for a method that the driver lacks.
+"""

@@ -1,24 +1,34 @@
-"""A server call: one RPC of a sidecar, and who answers it.
+"""A server call: one RPC of a sidecar, and its callee.
 
 A `Callee` answers a call. One that has the answer soon needs no task: it is the hot path. `in_task` makes a callee of a
 coroutine.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from common.errors import MessageTooLarge
 from common.relay.connection import Stream, Taken
-from common.relay.errors import PeerGone
-from common.relay.frames import DATA, END_HEADERS, END_STREAM, HEADERS, pack_head
-from common.relay.framing import PREFIX_BYTES, pack_prefix
-from common.relay.hpack import Header
-from common.relay.metadata import OK_BLOCK, RESPONSE_BLOCK, trailer_block
+from common.relay.errors import MessageAboveLimit, MessageCompressed, PeerGone
+from common.relay.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES,
+    HEADERS,
+    PREFIX_BYTES,
+    ErrorCode,
+    pack_head,
+    pack_prefix,
+)
+from common.relay.hpack import Header, encode
+from common.relay.metadata import OK_BLOCK, RESPONSE_BLOCK, RESPONSE_HEADERS, trailer_block
 from common.status import Code, Status
 
 if TYPE_CHECKING:
-    from common.relay.server_connection import ServerConnection
+    from common.relay.server import ServerConnection
 
 
 class CancelReason(StrEnum):
@@ -33,7 +43,7 @@ class CancelReason(StrEnum):
 class Callee(Protocol):
     """Answers one call: with `ServerCall.answer`, or with any number of `put`, then one `finish` or `fail`."""
 
-    def cancelled(self) -> None:
+    def cancel(self) -> object:
         """The call needs no answer any more (`ServerCall.cancelled_by`). Finish it now or soon."""
 
 
@@ -59,42 +69,33 @@ class ServerCall(Stream):
         callee: answers the call; None once it is finished, so that no cycle of references keeps its messages.
     """
 
-    __slots__ = ("callee", "cancelled_by", "connection", "deadline", "finished", "gone", "headers_sent", "is_whole",
-                 "method", "request", "timeout_s")  # fmt: skip
+    method = ""
+    request = b""
+    timeout_s: float | None = None
+    deadline: float | None = None
+    is_whole = False
+    headers_sent = False
+    cancelled_by: CancelReason | None = None
+    gone = False
+    finished = False
+    callee: Callee | None = None
 
     def __init__(self, connection: "ServerConnection", stream_id: int) -> None:
         """A call of which no field of its headers has been read."""
         self.connection = connection
         self.stream_id = stream_id
         self.send_window = connection.peer_window
-        self.held = 0
-        self.remote_ended = False
-        self.deframer = None
-        self.method = ""
-        self.request = b""
-        self.timeout_s: float | None = None
-        self.deadline: float | None = None
-        self.is_whole = False
-        self.headers_sent = False
-        self.cancelled_by: CancelReason | None = None
-        self.gone = False
-        self.finished = False
-        self.callee: Callee | None = None
 
     # The callee's side.
 
     def answer(self, status: Status, message: bytes | None, taken: Taken = _ignored) -> None:
-        """End the call with its one message, if there is one, and the status: the hot path.
-
-        Args:
-            status: the status.
-            message: the message; None without success.
-            taken: as for `finish`.
-        """
+        """End the call with its one message, None without success, and the status: the hot path. See `finish`."""
         connection = self.connection
         size = 0 if message is None else len(message) + PREFIX_BYTES
         if (message is None or status.code or status.message or self.finished or self.headers_sent
-                or self.cancelled_by is not None or not connection.can_send(self, size)):  # fmt: skip
+                or self.cancelled_by is not None or not connection.table_said or connection.outgoing
+                or connection.paused or not connection.open
+                or size > min(self.send_window, connection.send_window, FRAME_BYTES)):  # fmt: skip
             if message is not None:
                 self.put(message)
             self.finish(status, taken)
@@ -139,9 +140,9 @@ class ServerCall(Stream):
         """
         if self.finished:
             raise RuntimeError(f"{self.method}: a message was sent after the status")
-        wait = _Wait()
-        self.put(message, wait)
-        if not await wait.taken():
+        end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.put(message, lambda taken: None if end.done() else end.set_result(taken))
+        if not await end:
             raise PeerGone
 
     def finish(self, status: Status, taken: Taken = _ignored) -> None:
@@ -157,21 +158,21 @@ class ServerCall(Stream):
             return
         self.finished, self.callee = True, None
         connection = self.connection
-        outgoing = connection.outgoing.get(self.stream_id)
-        if self.gone or not connection.open or (outgoing is not None and self.cancelled_by is CancelReason.DEADLINE):
-            if outgoing is not None:
-                connection.cut(self)
+        waits = self.stream_id in connection.outgoing
+        if self.gone or not connection.open or (waits and self.cancelled_by is CancelReason.DEADLINE):
+            if waits:
+                self._cut()
             connection.over(self)
             taken(False)  # noqa: FBT003
             return
         block = trailer_block(status, connection.message_limit_bytes)
-        if outgoing is not None:
+        if waits:
 
             def left(whole: bool) -> None:  # noqa: FBT001  # as `Taken`
                 connection.over(self)
                 taken(whole)
 
-            outgoing.trailers = block, left
+            self.trailers = block, left
             return
         connection.send_headers(self.stream_id, block if self.headers_sent else RESPONSE_BLOCK + block, end=True)
         connection.flush()
@@ -183,7 +184,8 @@ class ServerCall(Stream):
         if self.gone:  # nobody gets the status, and it is no fault
             self.finish(Status(Code.CANCELLED, str(self.cancelled_by)))
         elif not self.finished:
-            self.finish(self.connection.status_for(self, error))
+            was_cut = self.cancelled_by is not None and not isinstance(error, Exception)
+            self.finish(self.connection.settings.on_error(self.cancelled_by if was_cut else error))
 
     def cancel(self, reason: CancelReason) -> None:
         """Let the callee end the call, unless it is over or the caller is gone already."""
@@ -192,27 +194,73 @@ class ServerCall(Stream):
         self.cancelled_by = reason
         self.gone = reason in (CancelReason.CALLER_CANCELLED, CancelReason.CALLER_LOST)
         if not self.finished and self.callee is not None:
-            self.callee.cancelled()
+            self.callee.cancel()
         elif reason is CancelReason.DEADLINE and self.stream_id in self.connection.outgoing:
-            self.connection.cut(self)
+            self._cut()
+
+    def _cut(self) -> None:
+        """Reset the stream of a caller that does not read its answer."""
+        self.connection.reset(self.stream_id, ErrorCode.CANCEL)
+        self.connection.drop_outgoing(self.stream_id)
+        self.connection.flush()
 
     # The connection's side.
 
     def headers_received(self, _fields: list[Header]) -> None:
         """A request's trailers have no meaning, but the end that they may bring."""
         if self.remote_ended:
-            self.connection.request_ended(self)
+            self.request_ended()
 
     def data_received(self, data: bytes, start: int, stop: int) -> None:
         """Take the request message: the usual one comes whole in one frame, with the end of the stream."""
         size = stop - start - PREFIX_BYTES
-        if (self.remote_ended and self.deframer is None and size >= 0 and not data[start]
+        if (self.remote_ended and not self.buffer and not self.is_whole and size >= 0 and not data[start]
                 and int.from_bytes(data[start + 1 : start + PREFIX_BYTES], "big") == size
                 and size <= self.connection.settings.max_message_bytes):  # fmt: skip
             self.request = data[start + PREFIX_BYTES : stop]
             self.connection.dispatch(self)
         else:
-            self.connection.join_request(self, data[start:stop])
+            self._join(data[start:stop])
+
+    def _join(self, part: bytes) -> None:
+        """Take a part of a request that did not come in one frame. The message limit bounds it, not the window."""
+        self.connection.give_back(self)
+        limit_bytes = self.connection.settings.max_message_bytes
+        try:
+            messages = list(self.join(part, limit_bytes))
+        except MessageAboveLimit as error:
+            too_large = MessageTooLarge(error.size_bytes, limit_bytes, "a request")
+            self.answer_early(self.connection.settings.on_error(too_large))
+        except MessageCompressed:
+            self.refuse(Code.UNIMPLEMENTED, "compressed requests are not supported")
+        else:
+            if messages and not self.is_whole:
+                self.request, self.is_whole = messages.pop(0), True
+            if self.is_whole and (messages or self.buffer):
+                self.refuse(Code.UNAVAILABLE, "more than one request message; client streaming is not supported")
+            elif self.remote_ended:
+                self.request_ended()
+
+    def request_ended(self) -> None:
+        """Hand over a request that came in pieces, if it is whole."""
+        if self.is_whole:
+            self.connection.dispatch(self)
+        else:
+            self.refuse(Code.UNAVAILABLE, "the request message is missing or cut short")
+
+    def refuse(self, code: Code, text: str, http_status: bytes = b"200") -> None:
+        """Answer a request that is none of gRPC's, without a handler."""
+        self.answer_early(Status(code, text, self.connection.settings.origin), http_status)
+
+    def answer_early(self, status: Status, http_status: bytes = b"200") -> None:
+        """Answer without a handler, and let a client that is still sending stop (RFC 9113, 8.1)."""
+        connection = self.connection
+        block = encode([(b":status", http_status), *RESPONSE_HEADERS[1:]])
+        connection.send_headers(self.stream_id, block + trailer_block(status, connection.message_limit_bytes), end=True)
+        if self.remote_ended:
+            del connection.streams[self.stream_id]
+        else:
+            connection.reset(self.stream_id, ErrorCode.NO_ERROR)
 
     def was_reset(self, _code: int) -> None:
         """The caller does not want the answer any more."""
@@ -220,48 +268,12 @@ class ServerCall(Stream):
         self.cancel(CancelReason.CALLER_CANCELLED)
 
 
-class _Wait:
-    """Waits for the end of a message (`connection.Taken`). It has no future if the message leaves at once."""
+def in_task(handler: Callable[[ServerCall], Coroutine[Any, Any, None]]) -> Callable[[ServerCall], Callee]:
+    """A handler that answers each call in a task, which is cancelled with its call."""
 
-    __slots__ = ("_taken", "_waiter")
+    def start(call: ServerCall) -> Callee:
+        task = asyncio.get_running_loop().create_task(handler(call), name=call.method)
+        task.add_done_callback(lambda _: call.fail(asyncio.CancelledError() if task.cancelled() else task.exception()))
+        return task
 
-    def __init__(self) -> None:
-        self._taken: bool | None = None
-        self._waiter: asyncio.Future[bool] | None = None
-
-    def __call__(self, taken: bool) -> None:  # noqa: FBT001
-        self._taken = taken
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(taken)
-
-    async def taken(self) -> bool:
-        if self._taken is not None:
-            return self._taken
-        self._waiter = asyncio.get_running_loop().create_future()
-        return await self._waiter
-
-
-class _InTask:
-    """A callee that runs a coroutine."""
-
-    __slots__ = ("_call", "_task")
-
-    def __init__(self, call: ServerCall, handler: Callable[[ServerCall], Awaitable[None]]) -> None:
-        self._call = call
-        self._task = asyncio.get_running_loop().create_task(_run(handler, call), name=call.method)
-        self._task.add_done_callback(self._over)
-
-    def cancelled(self) -> None:
-        self._task.cancel()
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._call.fail(asyncio.CancelledError() if task.cancelled() else task.exception())
-
-
-async def _run(handler: Callable[[ServerCall], Awaitable[None]], call: ServerCall) -> None:
-    await handler(call)
-
-
-def in_task(handler: Callable[[ServerCall], Awaitable[None]]) -> Callable[[ServerCall], Callee]:
-    """A handler whose calls a task answers each. The task is cancelled with its call."""
-    return lambda call: _InTask(call, handler)
+    return start

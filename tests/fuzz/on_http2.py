@@ -27,14 +27,12 @@ from edge.registry.registration import (
     read_node_info,
 )
 from tests.fuzz.cutter import Cutter
-from tests.kit.http2 import Calling, Ends, Serving, Wire
+from tests.kit.http2 import Calling, Ends, Messages, Serving, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from common.relay.client_call import ClientCall
     from common.relay.client_connection import ClientConnection
-    from common.relay.errors import VendorConnectionError
     from common.relay.server_call import ServerCall
 
 _IDS = (0, 1, 2, 3, 5, 7, 9, frames.MAX_STREAM_ID)
@@ -67,7 +65,7 @@ def http2(data: bytes) -> None:
 
 async def _calling(cut: Cutter) -> None:
     end = Calling(limit=1_000).begun()
-    calls, ends = [], [Ends(), Ends(), _Reader()]
+    calls, ends = [], [Ends(), Ends(), Messages()]
     while cut.left and not end.wire.is_closing():
         if len(calls) < len(ends) and cut.number() & 1:
             calls.append(end.call(ends[len(calls)], bytes(cut.number(2))))
@@ -81,7 +79,7 @@ async def _calling(cut: Cutter) -> None:
         await asyncio.sleep(0)
     assert not end.connection.streams
     assert not end.connection.outgoing
-    assert all(len(each.seen) <= 1 for each in ends if isinstance(each, Ends))
+    assert all(len(each.seen) <= 1 for each in ends if not isinstance(each, Messages))
     end.connection.ready.cancelled() or end.connection.ready.exception()
 
 
@@ -162,19 +160,6 @@ async def _asking(cut: Cutter) -> None:
 def _socket() -> Path:
     """A file in place of a socket: only its identity matters."""
     return Path(tempfile.mkstemp(prefix="csi-fuzz-")[1])
-
-
-class _Reader:
-    """Takes a call's messages, and uses each at once."""
-
-    def took(self, call: ClientCall, _message: bytes) -> None:
-        call.consumed()
-
-    def ended(self, status: Status) -> None:
-        pass
-
-    def failed(self, error: VendorConnectionError) -> None:
-        pass
 
 
 def _echo_at_once(call: ServerCall) -> None:

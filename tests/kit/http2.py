@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
-from common.relay.client_call import ClientCall, UnaryReceiver
+from common.relay.client_call import AnswerReceiver, ClientCall
 from common.relay.client_connection import ClientConnection
 from common.relay.errors import VendorUnreachable
 from common.relay.frames import PREFACE
-from common.relay.server import Server, ServerCall
-from common.relay.server_connection import ServerConnection, ServerSettings
+from common.relay.server import Server, ServerCall, ServerConnection, ServerSettings
 from common.status import Code, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from common.relay.awaited_call import AwaitedCall
     from common.relay.errors import VendorConnectionError
     from common.relay.server import Callee
 
@@ -127,9 +126,7 @@ class Serving:
     def __init__(self, handler: Callable[[ServerCall], Callee | None] | None = None, limit: int = 1 << 20) -> None:
         settings = ServerSettings(
             max_message_bytes=limit,
-            on_error=lambda error: Status(Code.UNAVAILABLE, type(error).__name__),
-            too_large=lambda size: Status(Code.UNAVAILABLE, f"too large: {size}"),
-            on_deadline=lambda _: Status(Code.DEADLINE_EXCEEDED),
+            on_error=lambda error: Status(Code.UNAVAILABLE, getattr(error, "name", type(error).__name__)),
             max_connections=10,
         )
         self.calls: list[ServerCall] = []
@@ -143,7 +140,7 @@ class Serving:
         self.calls.append(call)
         return self if self._handler is None else self._handler(call)
 
-    def cancelled(self) -> None:
+    def cancel(self) -> None:
         self.left += 1
 
     def receive(self, *parts: bytes) -> None:
@@ -156,7 +153,7 @@ class Serving:
         return self
 
 
-class Ends(UnaryReceiver):
+class Ends(AnswerReceiver):
     """Notes the ends of calls, and the messages of a call with one answer."""
 
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
@@ -172,24 +169,39 @@ class Ends(UnaryReceiver):
         self._then()
 
 
-class Calling:
-    """The client's end of a connection, for calls of any kind (`client_call.Opener`)."""
+class Messages(Ends):
+    """Notes the messages of a call with any number of them, and its end."""
 
-    path = "/d.sock"
+    def __init__(self, *, reads: bool = True) -> None:
+        super().__init__()
+        self._reads = reads
+
+    def took(self, call: ClientCall, message: bytes) -> None:
+        self.seen.append(message)
+        if self._reads:
+            call.consumed()
+
+    def answered(self, status: Status, _message: bytes | None) -> None:
+        self.seen.append(status)
+
+
+class Calling:
+    """The client's end of a connection, for calls of any kind."""
 
     def __init__(self, limit: int = 1 << 20) -> None:
-        self.max_message_bytes = limit
-        self.connection = ClientConnection(self.path, lambda _: None)
+        self.connection = ClientConnection("/d.sock", limit, lambda _: None)
         self.wire = Wire(self.connection)
 
     def open(self, call: ClientCall) -> None:
         if self.connection.usable:
             self.connection.begin(call)
         else:
-            call.fail(VendorUnreachable(self.path, "the connection is over"))
+            call.fail(VendorUnreachable(self.connection.path, "the connection is over"))
 
-    def call(self, receiver: AwaitedCall | UnaryReceiver, request: bytes = b"", method: str = "/a/B") -> ClientCall:
-        call = ClientCall(self, receiver, method, request, timeout_s=None)
+    def call(self, receiver: AnswerReceiver, request: bytes = b"", method: str = "/a/B") -> ClientCall:
+        call = ClientCall(self.open, receiver, method, request, timeout_s=None)
+        if isinstance(receiver, Messages):
+            call.took = partial(receiver.took, call)
         self.open(call)
         return call
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from common.link import Link
-    from common.relay.client_call import UnaryReceiver
+    from common.relay.client_call import AnswerReceiver
 
 NAME = "d.example"
 CONTROLLER = "/csi.v1.Controller/"
@@ -50,7 +50,7 @@ class FakeCall:
 
     def __init__(
         self,
-        receiver: UnaryReceiver,
+        receiver: AnswerReceiver,
         method: str,
         request: bytes,
         timeout_s: float | None,
@@ -81,7 +81,7 @@ class FakeDriver(Driver):
 
     def start(
         self,
-        receiver: UnaryReceiver,
+        receiver: AnswerReceiver,
         method: str,
         request: bytes,
         *,

@@ -63,7 +63,7 @@ class SidecarCall(ServerCall):
 
 
 class Sidecar:
-    """A sidecar's connection (`common.relay.server_connection.ServerConnection`): remembers what it was told.
+    """A sidecar's connection (`common.relay.server.ServerConnection`): remembers what it was told.
 
     Attributes:
         told: the statuses.
@@ -72,8 +72,10 @@ class Sidecar:
     """
 
     peer_window = 0
+    table_said = False
 
     def __init__(self, proxy: ProxyDriver, *, reads: bool = True) -> None:
+        self.settings = proxy
         self.told: list[Status] = []
         self.messages: list[bytes] = []
         self.reads = reads
@@ -94,12 +96,6 @@ class Sidecar:
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             each(taken)
-
-    def can_send(self, call: ServerCall, size: int) -> bool:
-        return False
-
-    def status_for(self, call: ServerCall, error: BaseException | None) -> Status:
-        return self._proxy.on_error(error)
 
     def wait(self, taken: Taken) -> None:
         self._waiting.append(taken)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from common.errors import CallError
 from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
 from common.relay.frames import PREFACE
-from common.relay.server import Server, ServerCall, in_task, serve
+from common.relay.server import CancelReason, Server, ServerCall, ServerSettings, in_task
 from common.sockets import listen_unix
-from common.status import Code, Status
+from common.status import Code, Origin, Status
 from tests.kit.http2 import SETTINGS, Frame, cut_frames, wire
 
 MIB = 1 << 20
@@ -67,30 +68,24 @@ async def sidecar_at(path: Path, options: list[tuple[str, Any]] = UNLIMITED) -> 
 # Our two ends -------------------------------------------------------------------------------------------------------
 
 
-def on_error(error: BaseException | None) -> Status:
+def on_error(error: BaseException | CancelReason | None) -> Status:
+    if error is CancelReason.DEADLINE:
+        return Status(Code.DEADLINE_EXCEEDED, error, Origin.PROXY)
+    if isinstance(error, CallError | CancelReason):
+        return Status(Code.UNAVAILABLE, str(error))
     return Status(Code.UNAVAILABLE, f"on_error: {type(error).__name__}")
-
-
-def too_large(size: int) -> Status:
-    return Status(Code.UNAVAILABLE, f"too large: {size}")
 
 
 @contextlib.asynccontextmanager
 async def serving(
     path: Path,
-    handler: Callable[[ServerCall], Awaitable[None]],
+    handler: Callable[[ServerCall], Coroutine[Any, Any, None]],
     *,
     max_message_bytes: int = 8 * MIB,
     max_connections: int = 1_024,
 ) -> AsyncIterator[Server]:
-    server = await serve(
-        listen_unix(path, mode=0o600),
-        in_task(handler),
-        max_message_bytes=max_message_bytes,
-        on_error=on_error,
-        too_large=too_large,
-        max_connections=max_connections,
-    )
+    server = Server(in_task(handler), ServerSettings(max_message_bytes, on_error, max_connections))
+    await server.listen(listen_unix(path, mode=0o600))
     try:
         yield server
     finally:
@@ -106,7 +101,7 @@ async def channel_to(path: Path, **settings: Any) -> AsyncIterator[Channel]:
         await channel.close()
 
 
-def forwarding(channel: Channel) -> Callable[[ServerCall], Awaitable[None]]:
+def forwarding(channel: Channel) -> Callable[[ServerCall], Coroutine[Any, Any, None]]:
     """A handler that passes everything on: the bridge without the link."""
 
     async def handle(call: ServerCall) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from common.relay.client import Channel
-from common.relay.client_call import ClientCall, UnaryReceiver
+from common.relay.client_call import AnswerReceiver, ClientCall
 from common.relay.errors import (
-    VendorAnswerInvalid,
     VendorCallWithheld,
     VendorConnectionError,
     VendorUnreachable,
@@ -75,7 +74,7 @@ async def channel(path: Path, vendor: Vendor) -> AsyncIterator[Channel]:
         yield channel
 
 
-def start(channel: Channel, receiver: UnaryReceiver, method: str = "/a/B") -> ClientCall:
+def start(channel: Channel, receiver: AnswerReceiver, method: str = "/a/B") -> ClientCall:
     return channel.start(receiver, method, b"request")
 
 
@@ -267,7 +266,7 @@ async def test_a_second_message_ends_a_unary_call_at_once(channel: Channel, vend
     await vendor.peers[0].send(answer(1)[: -len(wire(1, 5, 1, fields(("grpc-status", "0"))))], wire(0, 0, 1, BODY))
     await until(lambda: bool(ends.seen))
     (error,) = ends.seen
-    assert isinstance(error, VendorAnswerInvalid)
+    assert isinstance(error, VendorConnectionError)
     assert "more than one message" in str(error)
     await until(lambda: vendor.resets == [1])
 
@@ -291,7 +290,7 @@ async def test_a_call_that_was_cancelled_while_its_status_is_in_doubt_hears_no_m
     call = start(channel, ends)
     await vendor.asked(1)
     await vendor.answer(1, code=Code.INTERNAL)
-    await until(lambda: call.later is not None)
+    await until(lambda: call.remote_ended)
     call.cancel()
     await asyncio.sleep(0.1)
     assert ends.seen == []

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from common.errors import MessageTooLarge
 from common.relay.server import CancelReason, ServerCall
 from common.status import Code, Status
 from tests.integration.relay.support import MIB, echo, serving, sidecar_at
@@ -124,7 +125,8 @@ async def test_only_the_first_finish_counts(path: Path) -> None:
 async def test_a_request_above_the_limit_is_refused_and_the_connection_lives(path: Path) -> None:
     async with serving(path, echo, max_message_bytes=MIB) as server, sidecar_at(path) as sidecar:
         method = sidecar.unary_unary("/a/B")
-        assert await failure(method(b"x" * (MIB + 1))) == (Code.UNAVAILABLE, f"too large: {MIB + 1}")
+        too_large = str(MessageTooLarge(MIB + 1, MIB, "a request"))
+        assert await failure(method(b"x" * (MIB + 1))) == (Code.UNAVAILABLE, too_large)
         assert len(await method(b"x" * MIB)) == MIB
         assert len(server.connections) == 1
 
@@ -196,7 +198,7 @@ async def test_draining_ends_calls_first_and_the_connection_after_them(path: Pat
         await began.wait()
         drained = asyncio.ensure_future(server.drain())
         await asyncio.sleep(0)
-        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.UNAVAILABLE, "on_error: ServerClosing")
+        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.UNAVAILABLE, CancelReason.CLOSING)
         assert not os.path.exists(path)  # noqa: ASYNC240, PTH110 - one look
         assert not drained.done()
         release.set()
@@ -216,5 +218,5 @@ async def test_closing_answers_the_calls_under_way(path: Path) -> None:
         call = sidecar.unary_unary("/a/B")(b"")
         await began.wait()
         await server.close()
-        assert await failure(call) == (Code.UNAVAILABLE, "on_error: ServerClosing")
+        assert await failure(call) == (Code.UNAVAILABLE, CancelReason.CLOSING)
         await server.close()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from common.csi.methods import METHODS
 from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
-from common.relay.server import Server, ServerCall, in_task, serve
+from common.relay.server import Server, ServerCall, ServerSettings, in_task
 from common.sockets import listen_unix
 from common.status import Code, Origin, Status, code_name
 from tests.kit.waiting import wait_for
@@ -96,6 +96,10 @@ _HANGING_S = 5.0
 """A call that has not ended by then is one that hangs on purpose."""
 
 
+def _failed(error: object) -> Status:
+    return Status(Code.UNAVAILABLE, f"the recorder failed: {error!r}", Origin.PROXY)
+
+
 class Recorder:
     """The proxy of one driver.
 
@@ -129,13 +133,9 @@ class Recorder:
         """Serve anything on a socket in the recorder's thread, until it is closed."""
 
         async def start() -> Server:
-            return await serve(
-                listen_unix(socket, mode=0o600),
-                in_task(handler),
-                max_message_bytes=_MAX_MESSAGE_BYTES,
-                on_error=lambda error: Status(Code.UNAVAILABLE, f"the recorder failed: {error!r}", Origin.PROXY),
-                too_large=lambda size: Status(Code.UNAVAILABLE, f"{size} bytes are too many", Origin.PROXY),
-            )
+            server = Server(in_task(handler), ServerSettings(_MAX_MESSAGE_BYTES, _failed))
+            await server.listen(listen_unix(socket, mode=0o600))
+            return server
 
         server: Server = self.run(start())
         self._servers.append(server)
