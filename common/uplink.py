@@ -26,8 +26,6 @@ from dataclasses import replace
 from ssl import SSLContext
 from typing import Protocol
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
-
 from common.backoff import Backoff
 from common.dial import dial
 from common.endpoint import Endpoint
@@ -160,28 +158,22 @@ class HubAddress:
         return self._news.is_set()
 
     async def _dial_until_up(self) -> Link:
-        await self._rest_as_double()
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type((DialError, HandshakeRefused)),
-            wait=lambda _state: REDIAL.wait_s(self._failures + 1),
-            before_sleep=self._note_failure,
-            sleep=self._pause,
-        )
-        return await retrying(self._dial)
+        while True:
+            await self._rest_as_double()
+            try:
+                return await self._dial()
+            except (DialError, HandshakeRefused) as error:
+                self._note_failure(error)
+            await self._hear(REDIAL.wait_s(self._failures))
+            if not self._failures:
+                await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
 
-    def _note_failure(self, state: RetryCallState) -> None:
+    def _note_failure(self, error: Exception) -> None:
         self._failures += 1
         self._uplink.on_redial()
-        error = state.outcome.exception() if state.outcome is not None else None
         if str(error) != self.why:
             self.why = str(error)
             log.warning("no link to the hub: %s; dialling again until there is one", error)
-
-    async def _pause(self, longest_s: float) -> None:
-        await self._hear(longest_s)
-        if not self._failures:
-            await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
-        await self._rest_as_double()
 
     async def _rest_as_double(self) -> None:
         while self.is_double and await self._hear(REST_S):

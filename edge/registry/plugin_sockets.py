@@ -4,33 +4,37 @@ Rules (kubernetes pkg/kubelet/pluginmanager/pluginwatcher):
 
 * A socket counts anywhere below the directory, unless its name or a directory on the way starts with a dot. No file is
   opened; a file that is no socket is reported and left alone.
-* Each result comes from reading the whole directory. A file watcher tells when to read. A slow regular reading catches
-  changes that a watcher misses, and a directory that was removed and made again.
+* Each result comes from reading the whole directory. The kernel tells when to read (inotify(7)). A slow regular reading
+  catches changes that it does not tell, and a directory that was removed and made again.
 * A file that cannot be read now still exists. Otherwise a process out of descriptors, or a disk error, would deregister
   every driver of the node. The last known state counts until a reading succeeds, and that is retried soon.
 """
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import logging
 import os
 import stat
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from watchfiles import Change, awatch
 
 from common.sockets import FileId, file_id
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 
-_SETTLE_MS = 100
-"""Changes are collected for this time. The watcher's thread wakes as often; at 100 ms it uses 0.1 % of a core."""
+_SETTLE_S = 0.1
+"""Changes are collected for this time."""
 
-_LOOK_ANYWAY_MS = 30_000
+_LOOK_ANYWAY_S = 30.0
 """The interval of the regular reading."""
+
+_WATCHED = 0x100 | 0x200 | 0x40 | 0x80 | 0x4 | 0x400 | 0x800 | 0x1000000
+"""IN_CREATE, IN_DELETE, IN_MOVED_FROM, IN_MOVED_TO, IN_ATTRIB, IN_DELETE_SELF, IN_MOVE_SELF, IN_ONLYDIR."""
+
+_EVENTS_BYTES = 65_536
 
 BROKEN_S = 1.0
 """The interval while watching or a reading fails: that of the kubelet's reconciler."""
@@ -67,12 +71,14 @@ class Look:
 _NOTHING_SEEN = Look()
 
 
-def look(directory: Path, before: Look = _NOTHING_SEEN) -> Look:
+def look(directory: Path, before: Look = _NOTHING_SEEN, watch: Callable[[Path], None] = lambda _: None) -> Look:
+    # `watch` is called with each directory before it is read.
     found = Look()
     waiting = [directory]
     while waiting:
         here = waiting.pop()
         try:
+            watch(here)
             with os.scandir(here) as entries:
                 for entry in entries:
                     _sort(entry, found, waiting, before)
@@ -124,7 +130,7 @@ async def looks(directory: Path) -> AsyncGenerator[Look, None]:
                 async for found in watched:
                     trouble = ""
                     yield found
-        except (OSError, RuntimeError) as error:  # watchfiles raises RuntimeError for errors such as too many watches
+        except (OSError, _NoWatch) as error:
             if str(error) != trouble:
                 trouble = str(error)
                 log.warning("%s cannot be watched: %s; it is looked at each second instead", directory, trouble)
@@ -135,38 +141,48 @@ async def looks(directory: Path) -> AsyncGenerator[Look, None]:
 
 async def _watched(directory: Path, found: Look) -> AsyncGenerator[Look, None]:
     """Yield results after the last one, until another directory has taken the watched one's path."""
-    with _held(directory) as held:
-        changes = awatch(
-            directory,
-            watch_filter=_matters,
-            debounce=_SETTLE_MS,
-            step=_SETTLE_MS,
-            rust_timeout=_LOOK_ANYWAY_MS,
-            yield_on_timeout=True,
-        )
-        news: asyncio.Future[set[tuple[Change, str]]] | None = None
-        try:
-            while True:
-                if news is None or news.done():
-                    news = asyncio.ensure_future(anext(changes))
-                    await asyncio.sleep(0)  # runs it to its first wait: the watch is set now, so no change is missed
-                if not _is_still(directory, held):
-                    return
-                found = await asyncio.to_thread(look, directory, found)
-                yield found
-                await asyncio.wait([news], timeout=BROKEN_S if found.unread else None)
-                if news.done():
-                    news.result()
-        finally:
-            if news is not None:
-                news.cancel()
-                await asyncio.gather(news, return_exceptions=True)
-            await changes.aclose()
+    news = asyncio.Event()
+    with _held(directory) as held, _told(news) as watch:
+        while _is_still(directory, held):
+            news.clear()  # before the directory is read, so that no change is missed
+            found = await asyncio.to_thread(look, directory, found, watch)
+            yield found
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BROKEN_S if found.unread else _LOOK_ANYWAY_S):
+                    await news.wait()
+                    await asyncio.sleep(_SETTLE_S)
 
 
-def _matters(_change: Change, _path: str) -> bool:
-    # watchfiles' default filter skips names such as `__pycache__`.
-    return True
+class _NoWatch(Exception):
+    """The kernel does not watch a directory."""
+
+
+@contextlib.contextmanager
+def _told(news: asyncio.Event) -> Iterator[Callable[[Path], None]]:
+    """Set `news` at each change in a watched directory. Yields the function that watches one; it may raise OSError."""
+    libc, loop = ctypes.CDLL(None, use_errno=True), asyncio.get_running_loop()
+    descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        raise _NoWatch(f"{os.strerror(ctypes.get_errno())} (the limit is fs.inotify.max_user_instances)")
+
+    def watch(directory: Path) -> None:
+        if libc.inotify_add_watch(descriptor, os.fsencode(directory), _WATCHED) < 0:
+            number = ctypes.get_errno()
+            if number in _GONE | {errno.EACCES}:
+                raise OSError(number, os.strerror(number), str(directory))
+            limit = " (the limit is fs.inotify.max_user_watches)" if number == errno.ENOSPC else ""
+            raise _NoWatch(f"{os.strerror(number)}{limit}")
+
+    def on_events() -> None:
+        os.read(descriptor, _EVENTS_BYTES)
+        news.set()
+
+    loop.add_reader(descriptor, on_events)
+    try:
+        yield watch
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

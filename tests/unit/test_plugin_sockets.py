@@ -108,3 +108,20 @@ async def test_after_a_look_that_failed_it_is_looked_again_without_any_change(
             second = await anext(found)
         assert (second.sockets, list(second.unread)) == (first.sockets, [registry])
         assert await anext(found) == first
+
+
+async def test_a_socket_in_a_new_directory_is_seen_at_once_and_without_a_watch_all_are_seen_anyway(
+    registry: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(20.0), contextlib.aclosing(looks(registry)) as found:
+        await anext(found)
+        (registry / "new").mkdir()
+        await anext(found)
+        with socket.socket(socket.AF_UNIX) as late:
+            late.bind(str(registry / "new" / "c-reg.sock"))
+            assert "c-reg.sock" in {path.name for path in (await anext(found)).sockets}
+    monkeypatch.setattr("edge.registry.plugin_sockets.BROKEN_S", 0.0)
+    monkeypatch.setattr("edge.registry.plugin_sockets._WATCHED", 0)  # the kernel refuses such a watch
+    async with asyncio.timeout(20.0), contextlib.aclosing(looks(registry)) as found:
+        assert len((await anext(found)).sockets) == len((await anext(found)).sockets) == 3
+    assert "cannot be watched: Invalid argument; it is looked at each second instead" in caplog.text
