@@ -146,4 +146,4 @@ def test_a_volume_that_comes_changes_and_goes_is_followed(two: Fleet) -> None:
     assert affinity.fit("h2", DRIVER, two).named == ["n1"]
     objects.update({REF: None})
     assert affinity.fit("h2", DRIVER, two).named == []
-    assert not affinity._by_handle
+    assert not affinity._volumes._refs
