@@ -77,7 +77,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
         if lease is None:
             records = await opened.enter_async_context(_local_records(settings))
         else:
-            metrics.show_leader(lambda: lease.is_held)
+            metrics.leader.read_from(lambda: lease.is_held)
             leading = await opened.enter_async_context(_leading(settings, lease, stopping, standby.listen))
             if leading is None:
                 return

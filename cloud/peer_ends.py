@@ -31,7 +31,7 @@ def show_first_ends(metrics: Metrics, terms: Callable[[], Iterable[PeerTerm]]) -
         return min((it.term.ends_at for it in terms() if it.role is role), default=float("nan"))
 
     for role in _ADVICE:
-        metrics.show_certificate_end(role, partial(first, role))
+        metrics.certificate_ends.read_from(partial(first, role), role)
 
 
 def ending(terms: Iterable[PeerTerm], now: float) -> list[str]:

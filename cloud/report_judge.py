@@ -74,7 +74,7 @@ class ReportJudge:
                 line = "the report of driver %s on edge node %s is refused: %s"
                 log.warning(line, driver, node, refused.why, extra=of_peer(f"edge {node}"))
                 audit.add(Event.REPORT, who=node, driver=driver, refused=refused.cause, why=refused.why)
-                self._metrics.node_conflict(refused.cause)
+                self._metrics.conflicts.inc(refused.cause)
         for driver in before.keys() - now.keys():
             log.info(
                 "the report of driver %s on edge node %s is no longer refused",

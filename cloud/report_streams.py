@@ -47,7 +47,7 @@ class ReportStreams:
             except ValueError as error:
                 if self._nodes.not_taken(node, str(error)):
                     log.warning("node %s sent an unreadable report: %s", node, error, extra=of_peer(f"edge {node}"))
-                    self._metrics.node_conflict("unreadable")
+                    self._metrics.conflicts.inc("unreadable")
             self._problems_changed(node)  # also of an older agent, which tells none
 
     async def serve_watch(self, stream: Stream) -> None:

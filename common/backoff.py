@@ -16,19 +16,12 @@ def _exact(wait_s: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """The waits between the tries of one thing.
-
-    Attributes:
-        first_s: the wait after the first failure.
-        most_s: no wait is longer, before jitter.
-        factor: each wait is so many times the one before.
-        jitter: makes the actual wait of the computed one, so that many clients do not try in step; by default the same.
-    """
+    """The waits between the tries of one thing."""
 
     first_s: float
-    most_s: float
+    most_s: float  # before jitter
     factor: float = 2.0
-    jitter: Callable[[float], float] = _exact
+    jitter: Callable[[float], float] = _exact  # so that many clients do not try in step
 
     def wait_s(self, failures: int) -> float:
         """The seconds to wait after so many failures in a row; at least one."""

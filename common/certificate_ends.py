@@ -11,7 +11,6 @@ Rules:
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,18 +35,12 @@ OWN, CA = "own", "ca"
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The time in which a certificate is valid, in seconds since the epoch.
+    """The time in which a certificate is valid, in seconds since the epoch."""
 
-    Attributes:
-        begins_at: its beginning; 0 if it is not known.
-        ends_at: its end.
-    """
-
-    begins_at: float
+    begins_at: float  # 0: not known
     ends_at: float
 
     def ends_soon(self, now: float) -> bool:
-        """Whether the end has come, or it is time for a warning."""
         return self.ends_at - now < min(_SOON_S, (self.ends_at - self.begins_at) / _LAST_PART)
 
 
@@ -57,55 +50,41 @@ def terms_in(pem: bytes) -> list[Term]:
 
 
 def term_of(certificate: x509.Certificate) -> Term:
-    """The term of a certificate."""
     return Term(certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp())
 
 
 class CertificateEnds:
     """Watches the certificate files of one process."""
 
-    def __init__(
-        self,
-        cert: Path | None,
-        ca: Path | None,
-        metrics: Metrics,
-        *,
-        renews: bool = False,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        """A process that `renews` its own certificate has a sentence of its own if it cannot."""
+    def __init__(self, cert: Path | None, ca: Path | None, metrics: Metrics, *, renews: bool = False) -> None:
         files = {OWN: cert, CA: ca}
-        self._files: Mapping[str, Path] = {name: path for name, path in files.items() if path is not None}
+        self._files = {name: path for name, path in files.items() if path is not None}
         self._renews = renews
-        self._now = now
         self._known: dict[Path, tuple[Stamp, Term | None]] = {}
         self._logged: set[str] = set()
         for name, path in self._files.items():
-            metrics.show_certificate_end(name, partial(self._end, path))
+            metrics.certificate_ends.read_from(partial(self._end, path), name)
 
     def problems(self) -> list[str]:
         """A sentence for each certificate that ends soon or has ended."""
-        return list(self._problems())
+        now, problems = time.time(), []
+        for name, path in self._files.items():
+            term = self._term(path)
+            if term is None or not term.ends_soon(now) or (self._renews and name == OWN):
+                continue  # without a renewal, a node says so itself
+            what = "the certificate" if name == OWN else "a CA certificate"
+            ends = "has ended" if term.ends_at <= now else "ends"
+            do = "renew the file" if name == OWN else "change the CA (docs/trust.md#change-the-ca)"
+            problems.append(f"{what} in {path} {ends} at {timestamp(term.ends_at)}; {do}, and no restart is needed")
+        return problems
 
     async def follow(self) -> None:
-        """Log each of these sentences once, until cancelled."""
         while True:
             for sentence in await asyncio.to_thread(self.problems):
                 if sentence not in self._logged:
                     self._logged.add(sentence)
                     log.warning("%s", sentence)
             await asyncio.sleep(_LOOK_S)
-
-    def _problems(self) -> Iterator[str]:
-        now = self._now()
-        for name, path in self._files.items():
-            term = self._term(path)
-            if term is None or not term.ends_soon(now) or (self._renews and name == OWN):
-                continue
-            what = "the certificate" if name == OWN else "a CA certificate"
-            ends = "has ended" if term.ends_at <= now else "ends"
-            do = "renew the file" if name == OWN else "change the CA (docs/trust.md#change-the-ca)"
-            yield f"{what} in {path} {ends} at {timestamp(term.ends_at)}; {do}, and no restart is needed"
 
     def _end(self, path: Path) -> float:
         term = self._term(path)

@@ -55,12 +55,7 @@ pack: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True, autoreset=Tr
 
 
 class _Layout:
-    """How one frame class is checked and read.
-
-    Attributes:
-        number: its type number.
-        frame: the class.
-    """
+    """How one frame class is checked and read."""
 
     __slots__ = ("_defaults", "_names", "_numbers", "_ordinary", "_required", "_types", "frame", "number")
 
@@ -125,22 +120,14 @@ class Codec(Generic[T]):
         return pack((layout.number, *map(_fit, values)))
 
     def decode(self, data: bytes) -> list[T | UnknownFrame]:
-        """Return all frames of one message.
-
-        Raises:
-            RemoteProtocolError: the bytes are not whole, well-formed frames.
-        """
+        """All frames of one message. Raises RemoteProtocolError if the bytes are not whole, well-formed frames."""
         return [
             UnknownFrame(number) if found is None else self._by_number[number].frame(*found)
             for number, found in self.read(data)
         ]
 
     def read(self, data: bytes) -> list[tuple[int, tuple[Any, ...] | None]]:
-        """Return the type number and the fields of each frame of one message; no fields if the type is unknown.
-
-        Raises:
-            RemoteProtocolError: as `decode`.
-        """
+        """Type number and fields of each frame of one message; no fields if the type is unknown. Raises as `decode`."""
         try:
             unpacker = _SPARE.pop()
         except IndexError:

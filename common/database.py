@@ -38,20 +38,14 @@ to six. A page that is read again comes from the kernel's cache."""
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The shape of a database file, and how to reach it from every earlier one.
+    """The shape of a database file, and how to reach it from every earlier one."""
 
-    Attributes:
-        owner: the program that writes the file, for messages: `hub`.
-        migrations: the statements of each. The first one makes the tables of version 1 in an empty file; each later one
-            changes a file of the version before it. A migration that was released never changes.
-    """
-
-    owner: str
+    owner: str  # the program that writes the file, for messages: `hub`
+    # SQL; the first makes version 1 in an empty file. A migration that was released never changes
     migrations: tuple[tuple[str, ...], ...]
 
     @property
     def version(self) -> int:
-        """The version that this program reads and writes."""
         return len(self.migrations)
 
 
@@ -60,19 +54,12 @@ def open_database(
 ) -> sqlite3.Connection:
     """Open or create a database file, and migrate it if it is older than the schema.
 
-    The connection is for one thread at a time. It begins no transaction by itself (`transaction`).
-
-    Args:
-        path: the file, in a directory that exists.
-        schema: its shape.
-        check: reads everything that must be readable, so that damage shows now. Called again after a damaged file was
-            renamed.
-        full: whether each commit waits until the disk has it (`synchronous=FULL`).
+    `check` reads everything that must be readable, so that damage shows now. With `full`, each commit waits until the
+    disk has it (`synchronous=FULL`). The connection is for one thread at a time, and begins no transaction by itself.
 
     Raises:
         SettingsError: a newer program wrote the file.
-        OSError: the file cannot be used.
-        sqlite3.OperationalError: the file cannot be used, or cannot be migrated.
+        OSError, sqlite3.OperationalError: the file cannot be used, or cannot be migrated.
     """
     try:
         return connect(path, schema, check=check, full=full)
@@ -90,12 +77,7 @@ def open_database(
 def connect(
     path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection], None], full: bool = False
 ) -> sqlite3.Connection:
-    """Open or create a database file as `open_database` does. A damaged file keeps its name.
-
-    Raises:
-        SettingsError: a newer program wrote the file.
-        sqlite3.DatabaseError: the file is damaged, or cannot be used.
-    """
+    """As `open_database`, but a damaged file keeps its name (sqlite3.DatabaseError)."""
     refuse_newer(path, schema)
     if not path.exists():
         path.touch(mode=0o600)
@@ -119,7 +101,6 @@ def refuse_newer(path: Path, schema: Schema) -> None:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Another connection to an open database, which cannot write."""
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=1.0)
     try:
         _bound_cache(connection)
@@ -133,8 +114,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Commit the statements of the block together, or none of them if it raises.
 
-    The transaction holds the write lock from its beginning (`BEGIN IMMEDIATE`): the values that the block reads are
-    those that its writes replace.
+    It holds the write lock from its beginning: the values that the block reads are those that its writes replace.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -54,29 +54,17 @@ class WriteFailed(OSError):
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """A write that waits for the writer's thread.
-
-    Attributes:
-        statements: what to execute.
-        done: its end; None if nobody waits for it.
-        retried: whether it is retried after a failure, instead of giving the failure to the caller.
-        number: the place of its coming.
-        replaces: the keys of the `put`s before it that nobody needs any more once it is written.
-    """
+    """A write that waits for the writer's thread."""
 
     statements: Sequence[Statement]
-    done: asyncio.Future[None] | None = None
-    retried: bool = False
-    number: int = 0
-    replaces: Iterable[Hashable] = ()
+    done: asyncio.Future[None] | None = None  # its end; None if nobody waits for it
+    retried: bool = False  # after a failure, instead of giving the failure to the caller
+    number: int = 0  # the place of its coming
+    replaces: Iterable[Hashable] = ()  # the keys of the `put`s before it that nobody needs any more once it is written
 
 
 class DatabaseWriter:
-    """Writes to one database.
-
-    Attributes:
-        trouble: why writing fails; empty while it works.
-    """
+    """Writes to one database."""
 
     def __init__(
         self,
@@ -89,17 +77,11 @@ class DatabaseWriter:
         trouble: str = "",
         retry_s: float = RETRY_S,
     ) -> None:
-        """Start the writer's thread.
+        """Start the writer's thread, which alone uses the connection, and closes it.
 
-        Args:
-            path: the database's file, for messages.
-            connection: the writer uses it alone, and closes it. None: the file could not be written when the process
-                started, and `connect` makes one.
-            meanwhile: the text for the log about the consequence of a failure, until writing works again.
-            connect: makes the connection if `connection` is None. Called in the thread, at each try until it succeeds.
-            connected: called on the loop after the first write of a connection that `connect` made.
-            trouble: why the file could not be written.
-            retry_s: between a write that failed and its retry.
+        Without a `connection`, the file could not be written when the process started, for the reason `trouble`. Then
+        `connect` makes one in the thread, and `connected` is called on the loop after its first write. `path` and
+        `meanwhile`, the consequence of a failure, are for the log.
         """
         self._path, self._connection, self._meanwhile = path, connection, meanwhile
         self._connect, self._retry_s = connect, retry_s
@@ -120,22 +102,15 @@ class DatabaseWriter:
     # ---- for callers -------------------------------------------------------------------------------------------------
 
     async def commit(self, statements: Iterable[Statement]) -> None:
-        """Execute statements in one transaction; return once it is committed.
-
-        Raises:
-            WriteFailed: none of them was executed.
-        """
+        """Execute statements in one transaction; return once it is committed. WriteFailed: none was executed."""
         await self.submit(statements)
 
     def submit(
         self, statements: Iterable[Statement], *, replaces: Iterable[Hashable] = (), is_retried: bool = False
     ) -> asyncio.Future[None]:
-        """Begin a `commit` or a `persist`, which takes its place among the other writes now. Returns its end.
+        """Begin a `commit`, or a `persist` if `is_retried`, in its place among the other writes. Returns its end.
 
-        Args:
-            statements: what to execute.
-            replaces: earlier `put`s with these keys are not retried once it is committed.
-            is_retried: whether it is a `persist`.
+        Earlier `put`s with the keys `replaces` are not retried once it is committed.
         """
         done = asyncio.get_running_loop().create_future()
         with self._woken:
@@ -152,11 +127,7 @@ class DatabaseWriter:
         return done
 
     async def persist(self, statements: Iterable[Statement]) -> bool:
-        """Execute statements in one transaction, and retry until they are committed.
-
-        Returns:
-            Whether they are committed. False: the writer was closed first.
-        """
+        """Execute statements in one transaction, and retry until it is committed. False: the writer is closed."""
         try:
             await self.submit(statements, is_retried=True)
         except WriteFailed:
@@ -164,12 +135,7 @@ class DatabaseWriter:
         return True
 
     def put(self, key: Hashable, *statements: Statement) -> None:
-        """Execute statements soon, and retry until they are committed. Any thread may call this.
-
-        Args:
-            key: they take the place of the statements that wait under the same key.
-            statements: the new ones.
-        """
+        """Execute statements soon, in place of those that wait under the same key, and retry. For any thread."""
         with self._woken:
             self._retried.pop(key, None)  # so that the new write comes after all others
             number = next(self._numbers)
@@ -195,7 +161,6 @@ class DatabaseWriter:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Write until the writer is closed. Runs in the thread."""
         while True:
             with self._woken:
                 while not (self._once or self._is_due() or self._closing):
@@ -211,7 +176,6 @@ class DatabaseWriter:
             self._gather()
 
     def _gather(self) -> None:
-        """Let `put`s gather, until a caller waits for a write, or the writer is to end."""
         with self._woken:
             self._gathers = True
             self._woken.wait_for(lambda: self._is_awaited or self._gives_up or self._closing, timeout=_GATHER_S)
@@ -224,7 +188,6 @@ class DatabaseWriter:
         return max(self._retry_at - time.monotonic(), 0.0) if self._retried else None
 
     def _write(self, retried: dict[Hashable, _Write], once: list[_Write]) -> None:
-        """Attempt all these writes once, and give their callers the results."""
         writes = sorted((*retried.values(), *once), key=operator.attrgetter("number"))
         results = dict(zip(writes, self._transact(writes), strict=True))
         for write in once:
@@ -268,7 +231,6 @@ class DatabaseWriter:
         self.trouble = trouble
 
     def _tell(self, results: dict[_Write, Exception | None], *, works: bool) -> None:
-        """Give the waiting callers their results, on their loops."""
         told: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Exception | None]]] = {}
         for write, result in results.items():
             if write.done is not None:
@@ -278,7 +240,6 @@ class DatabaseWriter:
                 loop.call_soon_threadsafe(self._settle, outcomes, works)
 
     def _settle(self, outcomes: list[tuple[asyncio.Future[None], Exception | None]], works: bool) -> None:  # noqa: FBT001  # a callback
-        """End the waiting of callers, on their loop."""
         if works and self._connected is not None:
             self._connected()
             self._connected = None

@@ -13,10 +13,7 @@ _WAY_BACK_S, _WAY_BACK = 1.0, 0.05
 
 
 def before_the_caller(timeout_s: float | None) -> float | None:
-    """The time after which to give a call up: a little before its caller, who so hears where the call was.
-
-    Later, the caller would only say that its own time is up.
-    """
+    """The time after which to give a call up: a little before its caller, who so hears where the call was."""
     return None if timeout_s is None else timeout_s - min(_WAY_BACK_S, timeout_s * _WAY_BACK)
 
 
@@ -29,12 +26,11 @@ class Deadlines:
         self._heap: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
-        """How many there are, those of ended calls included."""
         return len(self._heap)
 
     @property
     def first(self) -> float | None:
-        """The earliest deadline, perhaps of a call that has ended; None if there is none."""
+        """The earliest deadline, perhaps of a call that has ended."""
         return self._heap[0][0] if self._heap else None
 
     def add(self, deadline: float, number: int, living: Collection[int]) -> None:
@@ -52,5 +48,4 @@ class Deadlines:
         return found
 
     def clear(self) -> None:
-        """Drop all."""
         self._heap.clear()

@@ -33,15 +33,10 @@ class Digest:
         self._sums[bucket] ^= hashed
 
     def sums(self) -> bytes:
-        """All sums, for the other side."""
         return b"".join(value.to_bytes(_SUM_BYTES, "big") for value in self._sums)
 
     def differing(self, theirs: bytes) -> bytes:
-        """The buckets whose sums differ from the other side's, one byte each.
-
-        Raises:
-            RemoteProtocolError: `theirs` has another length.
-        """
+        """The buckets whose sums differ from the other side's, one byte each."""
         if len(theirs) != _SIZE_BYTES:
             raise RemoteProtocolError(f"a digest of {len(theirs)} bytes, not {_SIZE_BYTES}")
         ours = self.sums()
@@ -53,12 +48,10 @@ class Digest:
 
 
 def bucket_of(ref: Ref) -> int:
-    """The bucket of an object."""
     return _key(ref).digest()[0]
 
 
 def in_buckets(stamps: Mapping[Ref, Stamp], buckets: bytes) -> Iterable[tuple[Ref, Stamp]]:
-    """The objects of these buckets."""
     wanted = frozenset(buckets)
     if not wanted:
         return []

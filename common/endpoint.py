@@ -22,11 +22,7 @@ class Endpoint:
 
 
 def hub_endpoint(text: str) -> Endpoint:
-    """The endpoint of a text.
-
-    Raises:
-        ValueError: it is none; the message says which texts are allowed.
-    """
+    """The endpoint of a text. Raises ValueError, which says which texts are allowed."""
     scheme, separator, rest = text.partition("://")
     if separator and scheme in {"ws", "wss"}:
         address = host_port(rest.removesuffix("/"))
@@ -39,7 +35,6 @@ def hub_endpoint(text: str) -> Endpoint:
 
 
 def hub_endpoint_with_tls(text: str) -> Endpoint:
-    """The endpoint of a text. Raises ValueError if it is none, or has no TLS."""
     endpoint = hub_endpoint(text)
     if not endpoint.tls:
         raise ValueError("must be wss://HOST:PORT")

@@ -21,6 +21,7 @@ Rules:
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,7 +46,9 @@ MAX_REQUEST_BYTES: Final = 65_536
 LONGEST_TOKEN_CHARS: Final = 4_096
 """The longest token, of which a terminal takes as many characters on one line."""
 
+_GENERATION: Final = re.compile(r"[1-9][0-9]{0,18}")
 _PREFIX: Final = "csi1."
+_DAMAGED: Final = "the token is damaged; paste the whole line that csi-bridge token create printed"
 _SECRET_BYTES: Final = 32
 _PIN_BYTES: Final = 32
 _RENEWAL: Final = b"csi-bridge renewal 1\0"
@@ -88,84 +91,50 @@ class AskCa:
 
 @dataclass(frozen=True, slots=True)
 class CaCertificates:
-    """The hub's CA certificates, several while the CA changes.
-
-    Attributes:
-        pem: the certificates.
-    """
+    """The hub's CA certificates, several while the CA changes."""
 
     pem: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A new node asks for its first certificate.
+    """A new node asks for its first certificate."""
 
-    Attributes:
-        token: the token's id.
-        secret: the token's secret.
-        node: the node's name.
-        request: a PKCS#10 certificate request (DER) for an EC P-256 key. The hub reads its key and signature alone.
-    """
-
-    token: str
+    token: str  # its id
     secret: bytes
     node: str
-    request: bytes
+    request: bytes  # a PKCS#10 certificate request (DER) for an EC P-256 key; the hub reads its key and signature alone
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """A node asks for its next certificate.
+    """A node asks for its next certificate. The last two fields are for the join listener alone."""
 
-    Attributes:
-        request: as in `Join`, for the next key.
-        certificate: on the join listener, the present certificate (DER), which may have expired; else empty.
-        signature: on the join listener, the present key's signature (ECDSA with SHA-256) over `renewal_text`; else
-            empty.
-    """
-
-    request: bytes
-    certificate: bytes = b""
-    signature: bytes = b""
+    request: bytes  # as in `Join`, for the next key
+    certificate: bytes = b""  # the present one (DER), which may have expired
+    signature: bytes = b""  # the present key's (ECDSA with SHA-256) over `renewal_text`
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate.
+    """A certificate."""
 
-    Attributes:
-        chain: the node's certificate, then intermediate ones, as PEM: the content of a --tls-cert file.
-        ca: the CA certificates as PEM: the content of a --tls-ca file.
-        generation: counts the node's certificates.
-        renew_grace_s: for so long after its end the certificate can be renewed at the join listener.
-        hubs: the addresses for agents' links, as --hub takes them.
-        joins: the addresses of the join listener; none while the hub has no such listener.
-        one_hub: whether `hubs` are names of one hub, of which the node needs one; else each is of another hub.
-    """
-
-    chain: bytes
-    ca: bytes
-    generation: int
-    renew_grace_s: int
-    hubs: tuple[str, ...]
-    joins: tuple[str, ...]
-    one_hub: bool = False
+    chain: bytes  # the node's certificate, then intermediate ones, as PEM: the content of a --tls-cert file
+    ca: bytes  # PEM: the content of a --tls-ca file
+    generation: int  # counts the node's certificates
+    renew_grace_s: int  # for so long after its end the certificate can be renewed at the join listener
+    hubs: tuple[str, ...]  # the addresses for agents' links, as --hub takes them
+    joins: tuple[str, ...]  # those of the join listener; none while the hub has no such listener
+    one_hub: bool = False  # `hubs` are names of one hub, of which the node needs one; else each is of another hub
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The hub issues no certificate.
+    """The hub issues no certificate."""
 
-    Attributes:
-        reason: a `RefusedFor`, or a newer hub's word.
-        message: a sentence for people.
-        retry_s: the same request may succeed after this time; 0 if only an operator can change the answer.
-    """
-
-    reason: str
+    reason: str  # a `RefusedFor`, or a newer hub's word
     message: str
-    retry_s: int = 0
+    retry_s: int = 0  # the same request may succeed after this time; 0: only an operator can change the answer
 
 
 Request = AskCa | Join | Renew
@@ -191,11 +160,7 @@ encode = _CODEC.encode
 
 
 def decode(data: bytes) -> Request | Answer:
-    """Return the one message of these bytes.
-
-    Raises:
-        RemoteProtocolError: they are not exactly one message that this program knows.
-    """
+    """The one message of these bytes. Raises RemoteProtocolError if they are not one that this program knows."""
     found = _CODEC.decode(data)
     if len(found) != 1:
         raise RemoteProtocolError(f"{len(found)} messages of enrolment, where one is expected")
@@ -215,25 +180,13 @@ def renewal_text(certificate: bytes, request: bytes) -> bytes:
 
 
 def generation_of(uris: Iterable[str]) -> int:
-    """The generation in a certificate's URIs; 0 if they hold none.
-
-    Raises:
-        ValueError: they hold several, or one that is no generation.
-    """
+    """The generation in a certificate's URIs; 0 if they hold none. Raises ValueError if they hold no usable one."""
     found = [uri.removeprefix(GENERATION_URI) for uri in uris if uri.startswith(GENERATION_URI)]
     if not found:
         return 0
-    text = found[0]
-    if (
-        len(found) > 1
-        or not (text.isascii() and text.isdecimal())
-        or text.startswith("0")
-        or len(text) > len(str(LARGEST_NUMBER))
-    ):
+    if len(found) > 1 or not _GENERATION.fullmatch(found[0]) or int(found[0]) > LARGEST_NUMBER:
         raise ValueError("the certificate has several generations, or one that is not a whole number above 0")
-    if (generation := int(text)) > LARGEST_NUMBER:
-        raise ValueError("the certificate's generation is too large")
-    return generation
+    return int(found[0])
 
 
 def rights_in(uris: Iterable[str]) -> tuple[str, ...]:
@@ -243,18 +196,11 @@ def rights_in(uris: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """An invitation to join a hub: the line that `csi-bridge token create` prints. Its holder may join.
+    """An invitation to join a hub: the line that `csi-bridge token create` prints. Its holder may join."""
 
-    Attributes:
-        joins: the addresses of the hub's join listener, as --hub takes them, each with TLS.
-        pin: the fingerprint of the key of the CA that signed the join listener's certificate.
-        id: the token's id, which is no secret.
-        secret: 32 random bytes.
-    """
-
-    joins: tuple[str, ...]
-    pin: bytes
-    id: str
+    joins: tuple[str, ...]  # the addresses of the hub's join listener, as --hub takes them, each with TLS
+    pin: bytes  # the fingerprint of the key of the CA that signed the join listener's certificate
+    id: str  # no secret
     secret: bytes
 
     def __repr__(self) -> str:
@@ -270,11 +216,7 @@ def format_token(token: JoinToken) -> str:
 
 
 def parse_token(text: str) -> JoinToken:
-    """The token of a line of text. White space around it is ignored.
-
-    Raises:
-        ValueError: it is no token; the message says why, and holds no part of the text.
-    """
+    """The token of a line of text. Raises ValueError, which says why, and holds no part of the text."""
     text = text.strip()
     if not text.startswith(_PREFIX):
         raise ValueError(f"a token begins with {_PREFIX}; paste the whole line that csi-bridge token create printed")
@@ -282,14 +224,13 @@ def parse_token(text: str) -> JoinToken:
         raise ValueError(f"a token has at most {LONGEST_TOKEN_CHARS} characters")
     body = text.removeprefix(_PREFIX)
     try:
-        found = _TOKENS.decode(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
+        (token,) = _TOKENS.decode(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
     except (binascii.Error, ValueError, RemoteProtocolError):
-        raise ValueError("the token is damaged; paste the whole line that csi-bridge token create printed") from None
-    if len(found) != 1 or isinstance(found[0], UnknownFrame):
-        raise ValueError("the token is damaged, or of a newer hub")
-    token = found[0]
+        raise ValueError(_DAMAGED) from None
+    if isinstance(token, UnknownFrame):
+        raise ValueError("the token is damaged, or of a newer hub")  # noqa: TRY004  # a text has no type
     if len(token.pin) != _PIN_BYTES or len(token.secret) != _SECRET_BYTES or not token.id or not token.joins:
-        raise ValueError("the token is damaged; paste the whole line that csi-bridge token create printed")
+        raise ValueError(_DAMAGED)
     for address in token.joins:
         if not hub_endpoint(address).tls:
             raise ValueError("the token's address must begin with wss://")

@@ -66,12 +66,10 @@ class DialError(BridgeError):
 
 
 class HandshakeRefused(BridgeError):
-    """A hello was refused.
+    """A hello was refused. `shown` is for people at this side: it may hold what the refused peer must not learn.
 
     Attributes:
         reason: a word from a closed set, fit for a metric label.
-        why: the sentence for people at the other side.
-        shown: the sentence for people at this side. It may hold what the refused peer must not learn.
     """
 
     def __init__(self, reason: str, why: str, *, shown: str = "") -> None:
@@ -85,7 +83,6 @@ class TunnelClosed(BridgeError):
     Attributes:
         sent: False only if the peer surely never served the stream: the transport got no frame of it, or the peer's
             goodbye says so.
-        why: why the session ended.
     """
 
     def __init__(self, *, sent: bool, why: str) -> None:
@@ -206,11 +203,7 @@ class AnswerRefused(CallError):
 
 
 class NotListed(CallError):
-    """A list of all nodes would lack a node's entries. The node has no complete list that is recent enough.
-
-    Attributes:
-        missing: by node: why it has not listed all.
-    """
+    """A list of all nodes would lack a node's entries. `missing` has the reason of each node."""
 
     def __init__(self, driver: str, method: str, missing: Mapping[str, str]) -> None:
         node, *others = sorted(missing)
@@ -295,10 +288,7 @@ class OperationLimit(CallError):
 
 
 class LeaseOver(CallError):
-    """The agent had no answer of its hub for `--controller-lease`: it cancelled the call to the driver, or sent none.
-
-    The outcome is not known to whoever asks: the driver may have done its work all the same.
-    """
+    """The agent had no answer of its hub for `--controller-lease`: it cancelled its call to the driver or made none."""
 
     def __init__(self, driver: str, node: str) -> None:
         super().__init__(
@@ -366,8 +356,8 @@ class OperatorRefused(CallError):
 def status_of(error: BaseException | None, origin: Origin) -> Status:
     """The caller's status for an error. `None` is a handler that ended without an answer.
 
-    An error that is no `CallError` is a bug: UNAVAILABLE, with the details in the log only. Sidecars would take UNKNOWN
-    and INTERNAL as proof that nothing happened.
+    Any error but a `CallError` is a bug: UNAVAILABLE, with the details in the log only. Sidecars would take UNKNOWN and
+    INTERNAL as proof that nothing happened.
     """
     if isinstance(error, CallError):
         return Status(error.code, str(error), origin)

@@ -82,7 +82,6 @@ class _Collector:
 
 
 def _usage(claims: Mapping[tuple[str, str], VolumeStats]) -> Iterator[Metric]:
-    """The usage of volumes as a kubelet shows it, so that dashboards and alerts for kubelets work."""
     for name, text, count in _USAGE:
         shown = GaugeMetricFamily(f"kubelet_volume_stats_{name}", text, labels=_CLAIM_LABELS)
         for claim, usage in claims.items():

@@ -34,7 +34,6 @@ def why_full(directory: Path, free_bytes: int, free_files: int | None) -> str:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """The stamp of a file."""
     try:
         stat = path.stat()
     except OSError:
@@ -51,19 +50,15 @@ def replace_file(
     folder: int | None = None,
     reached: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make or replace a file as a whole.
+    """Make or replace a file as a whole. OSError: it cannot be written, and the old content stays.
 
     Args:
         path: the file. Its directory exists.
         content: all of it.
-        durable: whether the new content also survives a power cut (fsync of the file and its directory). Without it, a
-            power cut may leave an empty file.
-        mode: the file's mode, regardless of the umask; None: the mode that the umask gives a new file.
+        durable: whether it also survives a power cut (fsync of the file and its directory), which may else empty it.
+        mode: regardless of the umask; None: the mode that the umask gives a new file.
         folder: a descriptor of the file's directory; of `path` only the name is used then.
         reached: called between the write and the rename.
-
-    Raises:
-        OSError: the file cannot be written; the old content stays.
     """
     with contextlib.ExitStack() as opened:
         if folder is None:
@@ -83,11 +78,7 @@ def replace_file(
 
 
 def sync_directory(path: Path, *, folder: int | None = None) -> None:
-    """Wait until the disk has a directory's entries; its path may be relative to the descriptor `folder`.
-
-    Raises:
-        OSError: the disk does not take them.
-    """
+    """Wait until the disk has a directory's entries; its path may be relative to the descriptor `folder`."""
     opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(opened)

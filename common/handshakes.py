@@ -24,7 +24,6 @@ class Handshakes(Generic[Connection]):
     """The connections under way, grouped by their address."""
 
     def __init__(self, most: int, *, share_s: float) -> None:
-        """Above `most`, a handshake may be ended for a newer one of its address after `share_s` seconds."""
         self.most = most
         self._share_s = share_s
         self._groups: dict[str, dict[Connection, float]] = {}
@@ -36,11 +35,7 @@ class Handshakes(Generic[Connection]):
         return len(self._groups_of)
 
     def add(self, connection: Connection, address: str, now: float) -> Connection | None:
-        """Add a connection from an address. Above the limit, remove one, which may be this one.
-
-        Returns:
-            The removed connection, which the caller ends; None if there was room.
-        """
+        """Add a connection. Above the limit, remove and return one, which may be this one, for the caller to end."""
         group = self._groups.setdefault(address, {})
         group[connection] = now
         self._groups_of[connection] = address
@@ -89,10 +84,7 @@ def group_of(host: str) -> str:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    if address.is_loopback:
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.version == 4 or address.is_loopback:
         return str(address)
     return str(ipaddress.ip_network((address, _IPV6_SITE_BITS), strict=False))

@@ -46,23 +46,12 @@ _log = logging.getLogger("csi_bridge.http")
 
 
 class HttpEndpoint:
-    """Serves a process's metrics and health until `close`.
-
-    Attributes:
-        address: the address that it listens on, with the real port if 0 was requested.
-    """
+    """Serves a process's metrics and health until `close`."""
 
     def __init__(self, address: HostPort, *, metrics: Metrics, ready: Ready, active: Ready | None = None) -> None:
-        """Bind, and serve.
+        """Bind, and serve. SettingsError: the system refuses the address.
 
-        Args:
-            address: where.
-            metrics: for /metrics.
-            ready: for /readyz. It is called in a thread: it must be quick and thread-safe.
-            active: the same for /readyz/active; None: there is no such page.
-
-        Raises:
-            SettingsError: the system refuses the address.
+        `ready` is for /readyz, `active` for /readyz/active. They run in threads: they must be quick and thread-safe.
         """
         try:
             self._server = _Server(address)

@@ -29,23 +29,14 @@ TEXTS: Final = ("driver", "handle", "pv", "pod", "why", "since")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class LeftOver:
-    """One mount.
-
-    Attributes:
-        driver: the driver; empty if the agent does not know it.
-        handle: the vendor's id; empty if the agent does not know it.
-        pv: the name of its PersistentVolume; may be empty.
-        pod: namespace and name of the pod that had it; empty if none did.
-        why: why it is still mounted; empty if the agent waits for word of the hub.
-        since: when it came into this state; empty if that is not known.
-    """
+    """One mount. A text is empty if the agent does not know it."""
 
     driver: str = ""
-    handle: str = ""
-    pv: str = ""
-    pod: str = ""
-    why: str = ""
-    since: str = ""
+    handle: str = ""  # the vendor's id
+    pv: str = ""  # the name of its PersistentVolume
+    pod: str = ""  # namespace and name of the pod that had it
+    why: str = ""  # why it is still mounted; empty: the agent waits for word of the hub
+    since: str = ""  # when it came into this state
 
     @property
     def since_s(self) -> float:
@@ -57,7 +48,6 @@ class LeftOver:
 
 
 def write(mounts: Iterable[LeftOver]) -> dict[str, Any]:
-    """The mounts as the fact has them."""
     in_order, told, size_bytes = sorted(mounts), [], 0
     for mount in in_order:
         body = {name: text for name, text in asdict(mount).items() if text}

@@ -48,7 +48,6 @@ class LineLimit(Generic[Line]):
 
     @property
     def holds(self) -> bool:
-        """Whether a line is held."""
         return bool(self._holding)
 
     def admits(self, peer: str, kind: object, line: Line, now: float) -> bool:

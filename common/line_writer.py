@@ -32,12 +32,9 @@ class LineWriter(Generic[Line]):
     """Writes lines of one kind to one stream."""
 
     def __init__(self, stream: TextIO | None, text_of: Callable[[Line], str], lost_text: Callable[[int], str]) -> None:
-        """Start the thread.
+        """Start the thread, which formats lines with `text_of`, without their line feed.
 
-        Args:
-            stream: the output; None: all lines are lost.
-            text_of: formats a line, without its line feed. The thread calls it.
-            lost_text: formats the line that tells how many lines were lost since the last such line.
+        `lost_text` formats the line that tells how many were lost since the last such line. Without a stream, all are.
         """
         self._refused = self._failed = self._told = 0
         self._stream = stream
@@ -50,11 +47,9 @@ class LineWriter(Generic[Line]):
 
     @property
     def lost_lines(self) -> int:
-        """How many lines were lost since the start."""
         return self._refused + self._failed
 
     def add(self, line: Line) -> None:
-        """Hand a line to the thread, or lose it."""
         if self._lines.qsize() < MOST_LINES:
             self._lines.put(line)
         else:

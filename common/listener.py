@@ -56,16 +56,7 @@ OnFailed = Callable[[str, Reason, str], None]
 
 
 class _Arrival:
-    """A connection whose peer is not admitted yet.
-
-    Attributes:
-        address: for logs, with the port.
-        group: the address whose handshakes count together (`common.handshakes.group_of`).
-        began: when it connected, in the loop's clock.
-        raw: the connection before TLS, if the listener has TLS.
-        task: TLS's handshake.
-        websocket: the WebSocket, from TLS's end on.
-    """
+    """A connection whose peer is not admitted yet."""
 
     __slots__ = ("address", "began", "group", "raw", "task", "timer", "websocket")
 
@@ -90,9 +81,6 @@ class Listener:
     """A listening socket (UNIX, plain TCP, or TCP with TLS) that makes a link of every connection.
 
     It asks for the TLS context at each connection, so a certificate renewed on disk counts from the next one on.
-
-    Attributes:
-        pages: the answers to plain HTTP requests; None: they get an error.
     """
 
     def __init__(
@@ -110,19 +98,18 @@ class Listener:
         on_failed: OnFailed = lambda _address, _reason, _why: None,
         admits: Callable[[str], bool] = lambda _group: True,
     ) -> None:
-        """A listener on a bound, listening socket. It owns the socket and closes it.
+        """A listener on a bound, listening socket, which it owns and closes.
 
         Args:
             sock: TCP or UNIX.
             hello: the acceptor's answer to each hello.
             handler: decides on each hello and serves the streams.
-            limits: the limits of each session.
+            limits: of each session.
             tls: returns the current server context; None for no TLS.
             allow_uids: the users that may connect to a UNIX socket; None for all users that the file mode allows.
-            max_connections: admitted links; the hellos of more are refused. A certificate's name may have
-                `MOST_LINKS_OF_ONE` of them.
+            max_connections: admitted links. A certificate's name may have `MOST_LINKS_OF_ONE` of them.
             max_handshakes: connections whose peers are not admitted yet; more end others, or are ended.
-            pages: the first `pages`.
+            pages: the answers to plain HTTP requests; None: they get an error.
             on_failed: hears of connections that ended before a hello.
             admits: whether a connection of an address (`common.handshakes.group_of`) may begin TLS now.
         """
@@ -149,12 +136,11 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """The address that it listens on, for people and tests: a path, or `host:port`."""
+        """For people and tests: a path, or `host:port`."""
         name = self._sock.getsockname()
         return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
 
     async def start(self) -> None:
-        """Begin to accept connections."""
         loop = asyncio.get_running_loop()
         factory = self._make_plain if self._tls is None else self._make_raw
         if self._sock.family == socket.AF_UNIX:
@@ -163,7 +149,6 @@ class Listener:
             self._server = await loop.create_server(factory, sock=self._sock, backlog=_BACKLOG)
 
     def stop_accepting(self) -> None:
-        """Accept no more connections; open ones go on."""
         if self._server is not None:
             self._server.close()
 
@@ -371,7 +356,7 @@ def _give_memory_back() -> None:
 
 
 def listen_tcp(address: HostPort, *, flag: str = "--listen") -> socket.socket:
-    """A listening TCP socket, for the address of a flag. Raises SettingsError if the system refuses the address."""
+    """A listening TCP socket, for the address of a flag."""
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)

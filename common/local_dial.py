@@ -37,11 +37,7 @@ class LocalPort:
     async def dial(
         self, _endpoint: Endpoint, hello: Hello, handler: LinkHandler, *, limits: Limits, tls: ssl.SSLContext | None
     ) -> Link:
-        """Make one link, as `common.dial.dial` does.
-
-        Raises:
-            HandshakeRefused: the acceptor refused our hello.
-        """
+        """Make one link, as `common.dial.dial` does."""
         assert tls is None
         greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         dialled, accepted = join(
@@ -62,7 +58,7 @@ Side = tuple[Hello, LinkHandler, Limits]
 
 
 def join(dialler: Side, acceptor: Side, *, peer: Peer | None = None) -> tuple[Link, Link]:
-    """Return the dialler's link and the acceptor's, before their greeting. `peer`: the dialler, for the acceptor."""
+    """The dialler's link and the acceptor's, before their greeting. `peer`: the dialler, for the acceptor."""
     loop = asyncio.get_running_loop()
     way = _Way(loop)
 

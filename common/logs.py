@@ -21,9 +21,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Final, Protocol, TextIO
+from typing import Final, TextIO
 
 from common.line_limit import WINDOW_S, LineLimit
 from common.line_writer import LineWriter
@@ -74,14 +74,8 @@ _lines: "LineHandler | None" = None
 def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO | None = None) -> "LineHandler":
     """Send every log line of this process to `stream` (standard error by default). A second call replaces the first.
 
-    Args:
-        log_format: `text`, `json`, or `auto`: text on a terminal, JSON otherwise.
-        level: the least severe line that is written: `debug`, `info`, `warning`, `error`.
-        verbosity: klog's; from `VERBOSE_FROM` on it lowers `level` to `debug`.
-        stream: the output.
-
-    Returns:
-        The handler, whose `lost_lines` counts the lines that could not be written.
+    The format is `text`, `json`, or `auto`: text on a terminal, JSON otherwise. The level is the least severe line that
+    is written; klog's verbosity lowers it to `debug` from `VERBOSE_FROM` on.
     """
     stream = sys.stderr if stream is None else stream
     as_text = log_format == "text" or (log_format == "auto" and _is_terminal(stream))
@@ -113,28 +107,14 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-class LineForm(Protocol):
-    """A format of log lines. A line has three parts: its time, its head, and further fields."""
-
-    def head(self, level: str, logger: str, message: str, fields: Fields) -> str:
-        """Format the part after the time."""
-
-    def more(self, fields: Fields) -> str:
-        """Format further fields."""
-
-    def line(self, at: float, head: str, more: str = "", *, traceback: str = "") -> str:
-        """Put a line together; `at` is in seconds since the epoch."""
-
-
 class LineHandler(logging.Handler):
     """Hands log lines to a thread that writes them (`writer`). A stream that fails costs lines, never the process."""
 
-    def __init__(self, stream: TextIO | None, form: LineForm, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO | None, form: "JsonLines | TextLines") -> None:
         super().__init__()
         self._form = form
         self.writer = LineWriter[str | FinishedCall](stream, self._text_of, self._lost)
         self._head = functools.lru_cache(maxsize=256)(self._head_of_calls)
-        self._clock = clock
         self._limit: LineLimit[logging.LogRecord] = LineLimit()
         self._awaits_counts = False
         self._counts_due = 0.0
@@ -142,13 +122,12 @@ class LineHandler(logging.Handler):
 
     @property
     def lost_lines(self) -> int:
-        """How many lines could not be formatted or written."""
         return self.writer.lost_lines + self._misfits
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hand on one line. Count it instead if its peer has had its share."""
         peer = getattr(record, "peer", None) or _peer.get()
-        now = self._clock()
+        now = time.monotonic()
         if self._limit.holds and now >= self._counts_due:
             self.write_counts()
         if peer is None or self._limit.admits(peer, record.msg, record, now):
@@ -157,7 +136,6 @@ class LineHandler(logging.Handler):
             self._write_counts_later(now)
 
     def flush(self) -> None:
-        """Wait until all lines are written, for 2 s at most."""
         self.writer.flush()
 
     def close(self) -> None:
@@ -233,18 +211,15 @@ class JsonLines:
     """Formats a line as a JSON object: `ts`, `level`, `logger`, `msg`, the line's fields, `exc`."""
 
     def head(self, level: str, logger: str, message: str, fields: Fields) -> str:
-        """Format the part after the time."""
         return self.more({"level": level.lower(), "logger": logger, "msg": message, **fields})
 
     def more(self, fields: Fields) -> str:
-        """Format further fields."""
         return "".join(
             f',"{name}":{_text_in_json(value) if isinstance(value, str) else repr(value)}'
             for name, value in fields.items()
         )
 
     def line(self, at: float, head: str, more: str = "", *, traceback: str = "") -> str:
-        """Put a line together."""
         told = f',"exc":{_encode_json(traceback)}' if traceback else ""
         return f'{{"ts":"{_timestamp(at)}"{head}{more}{told}}}'
 
@@ -253,16 +228,13 @@ class TextLines:
     """Formats a line as `2026-11-21T09:12:03.004Z INFO  hub: message  node=n1 driver=d`; a traceback follows."""
 
     def head(self, level: str, logger: str, message: str, fields: Fields) -> str:
-        """Format the part after the time."""
         told = " " + self.more(fields) if fields else ""
         return f"{level:<7} {logger.removeprefix(f'{ROOT}.')}: {_printable(message)}{told}"
 
     def more(self, fields: Fields) -> str:
-        """Format further fields."""
         return "".join(f" {name}={_quoted(str(value))}" for name, value in fields.items())
 
     def line(self, at: float, head: str, more: str = "", *, traceback: str = "") -> str:
-        """Put a line together."""
         line = f"{_timestamp(at)} {head}{more}"
         return "\n".join([line, *map(_escaped, traceback.split("\n"))]) if traceback else line
 

@@ -107,62 +107,41 @@ class Hello:
     """The first frame of each side. The dialler introduces itself, and the acceptor's hello accepts it.
 
     An acceptor that was a standby says hello again when it begins to lead: then only `epoch` and `mark` differ.
-
-    Attributes:
-        version: the newest wire version that the sender speaks.
-        oldest: the oldest one that it still understands.
-        role: `edge`, `driver`, `operator` or `hub`. If there is a certificate, it decides the role.
-        name: the node's name, the driver's name, or the hub's.
-        instance: a random id kept in the sender's state directory: tells two machines of one name apart.
-        boot: counts the sender's starts: same instance, higher boot is the same machine again.
-        software: name and version, for logs.
-        features: optional parts of the wire that the sender understands.
-        max_message_bytes: the largest stream message that the sender accepts.
-        stream_window_bytes: the unconsumed bytes that the sender accepts on one stream.
-        session_window_bytes: the same for all streams together.
-        max_streams: how many of the peer's streams the sender keeps at once.
-        placement: from a proxy driver, the placement of its driver's volumes; empty leaves it to the hub.
-        beside: the sender's earlier link lives, and the sender drains it once this one is accepted.
-        controller_lease_s: from an agent that heeds `Open.epoch`: it cancels calls with one once it has been without
-            its hub for so long (`--controller-lease`). 0: it knows no epochs, so no election may choose it.
-        mark: from the hub to an agent: the mark of its records (`cloud.incarnation`), which the agent keeps if it is
-            not empty. From an agent: the last one that it got.
-        epoch: from the hub: the number of its leadership, above those of all earlier leaders. 0: it is a standby, which
-            serves no stream. It says hello again, with its epoch and the mark, when it begins to lead.
     """
 
-    version: int
-    oldest: int
-    role: str
-    name: str
-    instance: str
-    boot: int
-    software: str
-    features: tuple[str, ...]
-    max_message_bytes: int
-    stream_window_bytes: int
-    session_window_bytes: int
-    max_streams: int
-    placement: str = ""
-    beside: bool = False
+    version: int  # the newest wire version that the sender speaks
+    oldest: int  # the oldest one that it still understands
+    role: str  # `edge`, `driver`, `operator` or `hub`; a certificate decides it
+    name: str  # the node's, the driver's, or the hub's
+    instance: str  # a random id kept in the sender's state directory: tells two machines of one name apart
+    boot: int  # counts the sender's starts: same instance, higher boot is the same machine again
+    software: str  # name and version, for logs
+    features: tuple[str, ...]  # optional parts of the wire that the sender understands
+    max_message_bytes: int  # the largest stream message that the sender accepts
+    stream_window_bytes: int  # the unconsumed bytes that it accepts on one stream
+    session_window_bytes: int  # the same for all streams together
+    max_streams: int  # how many of the peer's streams it keeps at once
+    placement: str = ""  # from a proxy driver: that of its driver's volumes; empty leaves it to the hub
+    beside: bool = False  # the sender's earlier link lives, and the sender drains it once this one is accepted
+    # From an agent that heeds `Open.epoch`: it cancels calls with one once it has been without its hub for so long
+    # (`--controller-lease`). 0: it knows no epochs, so no election may choose it.
     controller_lease_s: int = 0
+    # From the hub to an agent: the mark of its records (`cloud.incarnation`), which the agent keeps if it is not empty.
+    # From an agent: the last one that it got.
     mark: str = ""
+    # From the hub: the number of its leadership, above those of all earlier leaders. 0: it is a standby, which serves
+    # no stream.
     epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The last frame: the sender ends the session.
+    """The last frame: the sender ends the session."""
 
-    Attributes:
-        reason: a `Reason`, or an unknown word of a newer peer.
-        message: a sentence for people.
-        served: the last of the receiver's streams that the sender has seen. Later ones crossed this frame on the wire
-            and were never served, as with HTTP/2's GOAWAY. A peer without this field may have served all streams.
-    """
-
-    reason: str
+    reason: str  # a `Reason`, or an unknown word of a newer peer
     message: str
+    # The last of the receiver's streams that the sender has seen. Later ones crossed this frame on the wire and were
+    # never served, as with HTTP/2's GOAWAY. A peer without this field may have served all streams.
     served: int = LARGEST_NUMBER
 
 
@@ -175,15 +154,10 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Sent after a silence. The peer answers with a `Pong` of the same number.
-
-    Attributes:
-        number: counts the sender's pings.
-        of_lease: from an agent: the answer renews its lease, so the hub first makes sure that it leads.
-    """
+    """Sent after a silence. The peer answers with a `Pong` of the same number."""
 
     number: int
-    of_lease: bool = False
+    of_lease: bool = False  # from an agent: the answer renews its lease, so the hub first makes sure that it leads
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,33 +169,20 @@ class Pong:
 
 @dataclass(slots=True)  # not frozen, which would triple the time to make one, and each call makes one at each hop
 class Open:
-    """A new stream. The dialler's ids are odd, the acceptor's even; each side's ids only grow.
-
-    Attributes:
-        stream: the stream's id.
-        kind: a `Kind`, or a newer peer's number.
-        priority: a `Priority`.
-        subject: for calls and watches, the driver's name.
-        method: the gRPC path of a call, else empty.
-        node: the node that the opener wants, or empty.
-        call: an id for logs, the same at every hop.
-        timeout_ms: the remaining time; 0 is no limit. There is no deadline on the wire, because clocks differ.
-        epoch: from the hub to an agent, of a call of a driver whose storage all nodes reach: the number of the driver's
-            election. The agent refuses a lower number than it has seen for the driver `subject`. 0: no election.
-        has_first: `first` is the stream's first message, whole. So most calls are one frame.
-        first: the message.
-    """
+    """A new stream. The dialler's ids are odd, the acceptor's even; each side's ids only grow."""
 
     stream: int
-    kind: int
-    priority: int
-    subject: str
-    method: str
-    node: str
-    call: str
-    timeout_ms: int
+    kind: int  # a `Kind`, or a newer peer's number
+    priority: int  # a `Priority`
+    subject: str  # for calls and watches, the driver's name
+    method: str  # the gRPC path of a call, else empty
+    node: str  # the node that the opener wants, or empty
+    call: str  # an id for logs, the same at every hop
+    timeout_ms: int  # the remaining time; 0 is no limit. There is no deadline on the wire, because clocks differ
+    # From the hub to an agent, of a call of a driver whose storage all nodes reach: the number of the driver's
+    # election. The agent refuses a lower number than it has seen for the driver. 0: no election.
     epoch: int = 0
-    has_first: bool = False
+    has_first: bool = False  # `first` is the stream's first message, whole. So most calls are one frame
     first: bytes = b""
 
 
@@ -244,22 +205,13 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The acceptor's last frame of a stream: how it ended (a `common.status.Status`). Exactly one per stream.
-
-    Attributes:
-        stream: the stream's id.
-        code: the status code.
-        message: the status message.
-        origin: who gave the status.
-        has_last: `last` is the stream's last message, whole. So most answers are one frame.
-        last: the message.
-    """
+    """The acceptor's last frame of a stream: how it ended (a `common.status.Status`). Exactly one per stream."""
 
     stream: int
     code: int
     message: str
     origin: str
-    has_last: bool = False
+    has_last: bool = False  # `last` is the stream's last message, whole. So most answers are one frame
     last: bytes = b""
 
 
@@ -272,15 +224,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The opener's last frame of a stream, after the `End`. Exactly one per stream.
-
-    Attributes:
-        stream: the stream's id; free from now on.
-        delivered: the answer reached the caller. If not, the acceptor keeps a result for the retry.
-    """
+    """The opener's last frame of a stream, after the `End`, which frees the stream's id. Exactly one per stream."""
 
     stream: int
-    delivered: bool
+    delivered: bool  # the answer reached the caller. If not, the acceptor keeps a result for the retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,22 +277,18 @@ Heading = tuple[int, int, int, str, str, str, str, int, int]
 
 
 def encode_open(heading: Heading, first: bytes | None = None) -> bytes:
-    """The bytes of an `Open`, whose texts are short, with the first message if there is one."""
     return pack((_OPEN, *heading, first is not None, first or b""))
 
 
 def encode_chunk(stream: int, left: int, payload: bytes | memoryview) -> bytes:
-    """The bytes of a `Chunk`."""
     return pack((_CHUNK, stream, left, payload))
 
 
 def encode_credit(stream: int, amount: int) -> bytes:
-    """The bytes of a `Credit`."""
     return pack((_CREDIT, stream, amount))
 
 
 def encode_end(stream: int, status: Status, last: bytes | None = None) -> bytes:
-    """The bytes of an `End`, with the last message if there is one."""
     message, origin = status.message, status.origin
     if len(message) > MAX_TEXT_BYTES // 4 or len(origin) > MAX_TEXT_BYTES // 4:
         return encode(End(stream, status.code, message, origin, last is not None, last or b""))  # which cuts them
@@ -353,5 +296,4 @@ def encode_end(stream: int, status: Status, last: bytes | None = None) -> bytes:
 
 
 def encode_ack(stream: int, *, delivered: bool) -> bytes:
-    """The bytes of an `Ack`."""
     return pack((_ACK, stream, delivered))

@@ -46,54 +46,30 @@ DEFERRED_BY: Final = ("agent", "driver")
 
 
 class Counter:
-    """A number that grows.
-
-    Attributes:
-        name: its name; without Prometheus' `_total`.
-        text: its meaning.
-        label: the name of its label; empty without one.
-        counts: the number for each value of the label; for the empty one without a label.
-        created: when it was 0, in seconds since the epoch.
-    """
+    """A number that grows, for each value of its label; of a metric without a label, for the empty value."""
 
     def __init__(self, name: str, text: str, label: str = "", values: Iterable[str] = ("",)) -> None:
-        """Begin at 0. All values of the label are there now, so that the first event of each is an increase."""
         self.name, self.text, self.label = name, text, label
         self.counts = dict.fromkeys(values, 0)
         self.created = time.time()
 
     def inc(self, value: str = "") -> None:
-        """Add 1 to the number for a value of the label."""
         self.counts[value] += 1
 
 
 class Gauge:
-    """A number that goes up and down.
-
-    Attributes:
-        name: its name.
-        text: its meaning.
-        label: the name of its label; empty without one.
-        readers: the function that returns the number, for each value of the label.
-    """
+    """A number that goes up and down. `readers` has the function that returns it, for each value of its label."""
 
     def __init__(self, name: str, text: str, label: str = "") -> None:
         self.name, self.text, self.label = name, text, label
         self.readers: dict[str, Callable[[], float]] = {}
 
     def read_from(self, read: Callable[[], float], value: str = "") -> None:
-        """Let a scrape ask a function for the number for a value of the label."""
         self.readers[value] = read
 
 
 class Durations:
-    """The durations of the calls with one set of labels.
-
-    Attributes:
-        counts: the calls of each bucket; the last one: longer than all bounds.
-        sum_s: all durations together.
-        created: when there was none, in seconds since the epoch.
-    """
+    """The durations of the calls with one set of labels. The last count is of those longer than all bounds."""
 
     __slots__ = ("counts", "created", "sum_s")
 
@@ -105,13 +81,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeStats:
-    """A driver's answer about usage and health. Counts are 0 where it gives none.
-
-    Attributes:
-        abnormal: the volume's health; None if the driver does not report it.
-        message: the health's text for people.
-        is_size_only: only `capacity_bytes` is known: a guest has the volume, and cannot be asked.
-    """
+    """A driver's answer about usage and health. Counts are 0 where it gives none."""
 
     available_bytes: int = 0
     capacity_bytes: int = 0
@@ -119,9 +89,9 @@ class VolumeStats:
     inodes_free: int = 0
     inodes: int = 0
     inodes_used: int = 0
-    abnormal: bool | None = None
-    message: str = ""
-    is_size_only: bool = False
+    abnormal: bool | None = None  # None: the driver does not report it
+    message: str = ""  # the health's text for people
+    is_size_only: bool = False  # only `capacity_bytes` is known: a guest has the volume, and cannot be asked
 
     @property
     def tells_usage(self) -> bool:
@@ -137,16 +107,10 @@ class Metrics:
     Attributes:
         calls: the calls' durations, by the labels for driver, method and code.
         durations: the same by driver, method and code of those that `find` was asked for, and whose names are known.
-        counters: all counters.
-        gauges: all gauges.
-        connected_nodes: edge nodes with a session to this hub.
-        calls_in_flight: calls that are not answered yet.
         claims: returns the usage of the mounted volumes, by the namespace and the name of the claim. A thread calls it
             at each scrape.
         oldest_calls: returns node, driver, method and age in seconds of calls that nodes have not answered. A thread
             calls it at each scrape.
-        link_ups: sessions begun.
-        redials: failed dials that are tried again.
     """
 
     def __init__(self) -> None:
@@ -159,24 +123,24 @@ class Metrics:
         self.link_ups = Counter("csi_bridge_link_ups", "Sessions begun.")
         self._downs = Counter("csi_bridge_link_downs", "Sessions ended, by reason.", "reason", LINK_DOWN_REASONS)
         self.redials = Counter("csi_bridge_redials", "Dials that failed and are tried again.")
-        self._conflicts = Counter(
+        self.conflicts = Counter(
             "csi_bridge_node_conflicts",
             "Nodes' reports and answers that the hub refused, and capabilities that drivers lack on a node, by cause.",
             "cause",
             CONFLICTS,
         )
-        self._deferred = Counter(
+        self.deferred = Counter(
             "csi_bridge_deferred_publications",
             "Publications of a volume that the pod's runtime mounts in its guest, by who told the runtime.",
             "by",
             DEFERRED_BY,
         )
-        self.counters = (self.link_ups, self._downs, self.redials, self._conflicts, self._deferred)
+        self.counters = (self.link_ups, self._downs, self.redials, self.conflicts, self.deferred)
         connected = Gauge("csi_bridge_connected_nodes", "Edge nodes with a session to this hub.")
         connected.read_from(lambda: self.connected_nodes)
         in_flight = Gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
         in_flight.read_from(lambda: self.calls_in_flight)
-        self._ends = Gauge(
+        self.certificate_ends = Gauge(
             "csi_bridge_certificate_end_timestamp_seconds",
             "When a certificate ends: this process's own, its CA's, or the first one of the hub's connected peers.",
             "certificate",
@@ -189,14 +153,11 @@ class Metrics:
         self._served = Gauge(
             "csi_bridge_election_served", "Whether the elected node serves the driver now: 1 or 0.", "driver_name"
         )
-        self._leads = Gauge("csi_bridge_hub_leader", "Whether this hub holds the Lease of its cluster: 1 or 0.")
-        self.gauges = (connected, in_flight, self._ends, self._epochs, self._served, self._leads)
+        self.leader = Gauge("csi_bridge_hub_leader", "Whether this hub holds the Lease of its cluster: 1 or 0.")
+        self.gauges = (connected, in_flight, self.certificate_ends, self._epochs, self._served, self.leader)
 
     def find(self, driver: str, method: str, code: int) -> Durations:
-        """The durations of the calls of a driver and a method that ended with a code.
-
-        An empty `driver` is one that the call never got as far as (`unknown-driver`).
-        """
+        """The durations of the calls of a driver (empty: the call never got as far), by method and code."""
         driver_name = self._driver_name(driver)
         method_name = method if method in METHODS else OTHER
         durations = self.calls.setdefault((driver_name, method_name, go_code_name(code)), Durations())
@@ -206,24 +167,7 @@ class Metrics:
         return durations
 
     def link_down(self, reason: str) -> None:
-        """Count one session's end. A reason outside `LINK_DOWN_REASONS` counts as `other`."""
         self._downs.inc(reason if reason in self._downs.counts else OTHER)
-
-    def node_conflict(self, cause: str) -> None:
-        """Count a conflict of a node, by one of `CONFLICTS`."""
-        self._conflicts.inc(cause)
-
-    def volume_deferred(self, by: str) -> None:
-        """Count a publication of a volume that the pod's runtime mounts, by one of `DEFERRED_BY`."""
-        self._deferred.inc(by)
-
-    def show_certificate_end(self, certificate: str, end: Callable[[], float]) -> None:
-        """Show the end of a certificate, in seconds since the epoch. A thread calls `end` at each scrape."""
-        self._ends.read_from(end, certificate)
-
-    def show_leader(self, leads: Callable[[], bool]) -> None:
-        """Show whether this hub works. A thread calls `leads` at each scrape."""
-        self._leads.read_from(leads)
 
     def show_election(self, driver: str, epoch: Callable[[], float], served: Callable[[], bool]) -> None:
         """Show the election of a driver. A thread calls both at each scrape."""

@@ -22,13 +22,9 @@ def selects(
     *,
     is_known: Callable[[str], bool] = lambda _: True,
 ) -> bool:
-    """Whether the terms select a node.
+    """Whether the NodeSelectorTerms select a node with these labels.
 
-    Args:
-        terms: NodeSelectorTerms.
-        labels: the node's labels, as far as they are known.
-        node: the node's name.
-        is_known: whether the node's label of this key is known. A requirement on an unknown label counts as fulfilled.
+    A requirement on a label whose key is not known (`is_known`) counts as fulfilled.
 
     Raises:
         ValueError: an operator is none of `OPERATORS`.

@@ -47,7 +47,7 @@ class Object:
         """The parsed body: a new dictionary at each call.
 
         Raises:
-            ValueError: the body is no JSON object, is nested too deeply, or has text that UTF-8 cannot encode.
+            ValueError: it is no JSON object, is nested too deeply, or has text that UTF-8 cannot encode.
         """
         try:
             body = json.loads(self.body)

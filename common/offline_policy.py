@@ -49,7 +49,6 @@ def flaw(annotations: Texts | None, parameters: Texts | None = None) -> str:
 
 
 def _asked(annotations: Texts | None, parameters: Texts | None) -> tuple[str, str]:
-    """Where a volume asks for its policy, and the value."""
     if annotations and ANNOTATION in annotations:
         return "the annotation", annotations[ANNOTATION]
     return "the class parameter", (parameters or {}).get(PARAMETER, KEEP)
@@ -57,23 +56,15 @@ def _asked(annotations: Texts | None, parameters: Texts | None) -> tuple[str, st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldFence:
-    """What an agent tells of its fencing.
+    """What an agent tells of its fencing."""
 
-    Attributes:
-        lease_s: seconds from an answer of the hub to the end of the agent's lease, at most.
-        watchdog_s: seconds after which the watchdog resets a machine whose agent has not fenced its volumes.
-        staged: the volumes that it fences, by their names in `volumesInUse`.
-        staging: those that a driver may be mounting.
-    """
-
-    lease_s: int
-    watchdog_s: int
-    staged: frozenset[str] = frozenset()
-    staging: frozenset[str] = frozenset()
+    lease_s: int  # seconds from an answer of the hub to the end of the agent's lease, at most
+    watchdog_s: int  # seconds after which the watchdog resets a machine whose agent has not fenced its volumes
+    staged: frozenset[str] = frozenset()  # the volumes that it fences, by their names in `volumesInUse`
+    staging: frozenset[str] = frozenset()  # those that a driver may be mounting
 
 
 def write(lease_s: int, watchdog_s: int, staged: Iterable[str], staging: Iterable[str]) -> dict[str, Any]:
-    """The fencing as the fact has it."""
     times = {"leaseSeconds": lease_s, "watchdogSeconds": watchdog_s}
     return {**times, "staged": sorted(staged), "staging": sorted(staging)}
 

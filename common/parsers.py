@@ -28,9 +28,9 @@ _DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Z
 
 
 def is_driver_name(text: str) -> bool:
-    """Whether Kubernetes accepts this name of a CSI driver: a DNS subdomain, which may have capitals.
+    """Whether Kubernetes accepts this name of a CSI driver (pkg/apis/core/validation, ValidateCSIDriverName).
 
-    The CSI spec allows more names. Source: kubernetes pkg/apis/core/validation, ValidateCSIDriverName.
+    It is a DNS subdomain, which may have capitals. The CSI spec allows more names.
     """
     return len(text) <= LONGEST_DRIVER_NAME_CHARS and _DRIVER_NAME.fullmatch(text) is not None
 
@@ -39,23 +39,18 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[
 
 
 def is_name(text: str) -> bool:
-    """Whether Kubernetes accepts this name of an object: a DNS subdomain (RFC 1123). It is safe as the name of a file.
+    """Whether Kubernetes accepts this name of an object (pkg/apis/core/validation, ValidateNodeName).
 
-    Source: kubernetes pkg/apis/core/validation, ValidateNodeName.
+    It is a DNS subdomain (RFC 1123), and safe as the name of a file.
     """
     return len(text) <= LONGEST_NAME_CHARS and _NAME.fullmatch(text) is not None
 
 
 class HostPort(NamedTuple):
-    """An address to listen on or to dial. `str()` gives the text that `host_port` reads.
+    """An address to listen on or to dial. `str()` gives the text that `host_port` reads."""
 
-    Attributes:
-        host: a name or an address; IPv6 without its brackets.
-        port: 0 … 65535; 0 to listen on any free port.
-    """
-
-    host: str
-    port: int
+    host: str  # a name or an address; IPv6 without its brackets
+    port: int  # 0: listen on any free port
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -170,7 +165,6 @@ def words(text: str) -> str:
 
 
 def node_name(text: str) -> str:
-    """The name of a node, as Kubernetes and a hub take it."""
     _no_longer_than(LONGEST_NAME_CHARS, text)
     if not is_name(text):
         raise ValueError("must be a node's name: lower-case letters, digits, dashes and dots, like edge-1.example.org")

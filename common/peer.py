@@ -24,30 +24,19 @@ CLIENT_AUTH = ExtendedKeyUsageOID.CLIENT_AUTH.dotted_string
 
 @dataclass(frozen=True)
 class Peer:
-    """The other side of a connection. Without a certificate, the fields after `uid` have their defaults.
+    """The other side of a connection. Without a certificate, the fields after `uid` have their defaults."""
 
-    Attributes:
-        address: for logs: `10.0.0.7:51234`, or `pid 4711 uid 0` on a UNIX socket.
-        local: whether it is connected by a UNIX socket.
-        uid: its user id on the UNIX socket, else None.
-        certificate: the DER of its certificate; empty without one, or if it cannot be read.
-        uris: the URIs of the certificate's subjectAltName.
-        purposes: the object identifiers of its extended key usage; None without that extension.
-        serial: its serial number.
-        not_after: the second in which it ends, in seconds since the epoch.
-        not_before: the second in which it begins.
-        proved_at: when TLS verified it, in seconds of the monotonic clock; infinity if something else proved its key.
-    """
-
-    address: str
-    local: bool
-    uid: int | None = None
-    certificate: bytes = field(default=b"", repr=False)
-    uris: tuple[str, ...] = ()
+    address: str  # for logs: `10.0.0.7:51234`, or `pid 4711 uid 0` on a UNIX socket
+    local: bool  # whether it is connected by a UNIX socket
+    uid: int | None = None  # its user on the UNIX socket
+    certificate: bytes = field(default=b"", repr=False)  # DER; empty also if it cannot be read
+    uris: tuple[str, ...] = ()  # those of the certificate's subjectAltName
+    # The object identifiers of its extended key usage; None without that extension.
     purposes: tuple[str, ...] | None = None
     serial: int = 0
-    not_after: float = 0.0
-    not_before: float = 0.0
+    not_after: float = 0.0  # the second in which it ends, since the epoch
+    not_before: float = 0.0  # the second in which it begins
+    # When TLS verified it, in seconds of the monotonic clock; infinity if something else proved its key.
     proved_at: float = math.inf
 
     @property
@@ -70,12 +59,10 @@ class Peer:
 
     @property
     def common_names(self) -> tuple[str, ...]:
-        """The CN values of its subject, in their order."""
         return self._names(NameOID.COMMON_NAME)
 
     @property
     def organizations(self) -> tuple[str, ...]:
-        """The O values of its subject, in their order."""
         return self._names(NameOID.ORGANIZATION_NAME)
 
     def _names(self, oid: x509.ObjectIdentifier) -> tuple[str, ...]:

@@ -58,7 +58,6 @@ class ToldVolume:
 
 
 def shorten(text: str, most_chars: int) -> str:
-    """The text, or so many characters of its beginning and a note that it is cut."""
     return text if len(text) <= most_chars else text[:most_chars] + _CUT
 
 
@@ -73,14 +72,12 @@ def write_volumes(volumes: Iterable[ToldVolume], *, most_bytes: int) -> list[dic
 
 
 def read_volumes(status: Mapping[str, Any]) -> dict[str, ToldVolume] | None:
-    """The volumes by name. None if the fact has no list."""
     if "volumes" not in status:
         return None
     return {it["name"]: ToldVolume(it["name"], _state(it["state"]), it.get("reason") or "") for it in status["volumes"]}
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The condition of this type; empty if there is none."""
     return next((it for it in status["conditions"] if it["type"] == kind), {})
 
 

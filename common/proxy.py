@@ -34,11 +34,7 @@ class Proxy:
 
 
 def read_proxy(text: str) -> Proxy:
-    """A proxy from `http://[USER:PASSWORD@]HOST[:PORT]`; the scheme may be missing, as for curl and Go's programs.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A proxy from `http://[USER:PASSWORD@]HOST[:PORT]`; the scheme may be missing, as for curl and Go's programs."""
     try:
         found = urlsplit(text if "://" in text else f"http://{text}")
         host, port = found.hostname, found.port
@@ -52,8 +48,8 @@ def read_proxy(text: str) -> Proxy:
 def is_direct(endpoint: Endpoint, exceptions: str) -> bool:
     """Whether an address is dialled without a proxy: this machine's own, and those of `exceptions`.
 
-    `exceptions` is a list with commas, as in NO_PROXY for Go's programs (golang.org/x/net/http/httpproxy): `*`, hosts
-    with the names below them, `.example.com` for these names alone, addresses, networks; each may have a port.
+    That is a list with commas, as in NO_PROXY for Go's programs (golang.org/x/net/http/httpproxy): `*`, hosts with the
+    names below them, `.example.com` for these names alone, addresses, networks; each may have a port.
     """
     if is_loopback(endpoint.host):
         return True
@@ -76,10 +72,7 @@ def _excepts(entry: str, endpoint: Endpoint) -> bool:
 async def through(proxy: Proxy | None, endpoint: Endpoint, limits: Limits) -> RawTcp | None:
     """A connection to the endpoint through a proxy, ready for TLS; None if this endpoint is dialled without one.
 
-    Without `proxy`, that of the environment counts. It has half of the dial's time, so that the error names it.
-
-    Raises:
-        DialError: the proxy gives none.
+    Without `proxy`, that of the environment counts. It has half of the dial's time, so that the DialError names it.
     """
     usual = _variable(_USUAL)
     if not (proxy or usual) or is_direct(endpoint, _variable(_EXCEPTIONS)):

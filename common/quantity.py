@@ -26,11 +26,7 @@ _NONE = "it is not a quantity such as 10Gi, from 0 to less than 8Ei"
 
 
 def parse_bytes(quantity: object) -> int:
-    """The bytes of a quantity, rounded up.
-
-    Raises:
-        ValueError: the value is no quantity.
-    """
+    """The bytes of a quantity, rounded up. Raises ValueError if it is none."""
     if isinstance(quantity, int) and not isinstance(quantity, bool):
         return _checked(quantity)
     match = _PATTERN.fullmatch(quantity) if isinstance(quantity, str) else None

@@ -9,8 +9,6 @@ class Receiver:
 
     It answers with the link's methods `send`, `end`, `acknowledge`, `cancel` and `consumed`, and the stream's id. It
     may also use and start other streams, on this link and on others. If it raises, its session ends.
-
-    Here each method does nothing: a subclass has those that it needs.
     """
 
     __slots__ = ()
@@ -21,7 +19,7 @@ class Receiver:
     def ended(self, status: Status, message: bytes | None) -> None:
         """The acceptor ended a stream that this side opened. Call `link.acknowledge` now or later.
 
-        `message` is the last one of a unary answer. `took` has not told it, and its credit goes back like any other's.
+        `message` is the last one of a unary answer, which `took` has not told.
         """
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
@@ -34,10 +32,7 @@ class Receiver:
         """An accepted stream is over for both sides. `delivered`: the answer reached the caller."""
 
     def writable(self) -> None:
-        """Every message that was given to `send` has left. Told once after `Link.unsent` has found some.
-
-        It is not told if the stream ends first.
-        """
+        """Every message that was given to `send` has left. Told once after `Link.unsent` has found some."""
 
 
 NOBODY = Receiver()

@@ -54,8 +54,7 @@ def digest(message: Message) -> bytes:
     """A SHA-256 of the message without its secrets: 32 bytes that are equal for equal arguments.
 
     A sidecar's retry may have rotated secrets, and its maps in another order, as Go writes them in random order.
-    Neither changes the digest. Unknown fields count in any order, because one of them may be a map of a newer CSI
-    version.
+    Neither changes the digest.
     """
     known = without_secrets(message)
     whole = known.SerializeToString(deterministic=True)
@@ -71,16 +70,11 @@ def digest(message: Message) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The parts to strip of one message type. Names are csi.proto's, as in the JSON form.
-
-    Attributes:
-        whole: the fields to strip.
-        maps: the string maps in which to strip `SENSITIVE_KEYS`; empty if the message is not to be shown.
-        within: the fields whose messages have parts to strip, and their plans.
-    """
+    """The parts to strip of one message type. Names are csi.proto's, as in the JSON form."""
 
     whole: tuple[str, ...]
-    maps: tuple[str, ...]
+    maps: tuple[str, ...]  # the string maps in which to strip `SENSITIVE_KEYS`; empty if the message is not to be shown
+    # The fields whose messages have parts to strip, and their plans.
     within: tuple[tuple[FieldDescriptor, "_Plan"], ...]
 
 

@@ -71,19 +71,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class DriverReport:
-    """One driver on one node.
+    """One driver on one node."""
 
-    Attributes:
-        driver: the name that the driver gave itself.
-        node: the edge node it runs on.
-        answers: by method path, for the methods of `REPORTED_METHODS`. They hold while the driver is away.
-        away: why the agent cannot connect to the driver's controller now; empty if it can.
-    """
-
-    driver: str
+    driver: str  # the name that the driver gave itself
     node: str
-    answers: Mapping[str, Answer]
-    away: str = ""
+    answers: Mapping[str, Answer]  # by method path, for `REPORTED_METHODS`. They hold while the driver is away
+    away: str = ""  # why the agent cannot connect to the driver's controller now; empty if it can
 
 
 def encode_reports(reports: Iterable[DriverReport]) -> bytes:
@@ -92,11 +85,7 @@ def encode_reports(reports: Iterable[DriverReport]) -> bytes:
 
 
 def decode_reports(data: bytes) -> list[DriverReport]:
-    """The reports in the output of `encode_reports`.
-
-    Raises:
-        ValueError: the data is something else; the message says so in words.
-    """
+    """The reports in the output of `encode_reports`. Raises ValueError, which says in words what is wrong."""
     try:
         return [report_from_json(item) for item in json.loads(data)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -104,7 +93,6 @@ def decode_reports(data: bytes) -> list[DriverReport]:
 
 
 def encode_problems(problems: Iterable[str]) -> bytes:
-    """The problems of a node, a sentence each, as JSON."""
     return json.dumps({"problems": _bounded(problems)}, separators=(",", ":")).encode()
 
 
@@ -114,11 +102,7 @@ def is_problems(data: bytes) -> bool:
 
 
 def decode_problems(data: bytes) -> list[str]:
-    """The problems in the output of `encode_problems`, as printable texts.
-
-    Raises:
-        ValueError: the data is something else.
-    """
+    """The problems in the output of `encode_problems`, as printable texts. Raises ValueError."""
     if len(data) > _MAX_PROBLEMS_BYTES:
         raise ValueError(f"{len(data)} bytes of problems, and {_MAX_PROBLEMS_BYTES} is the limit")
     try:
@@ -133,10 +117,7 @@ def _bounded(problems: Iterable[str]) -> list[str]:
 
 
 def plugin_name(report: DriverReport) -> str | None:
-    """The name in GetPluginInfo; empty if the answer has none; None if the report has no such answer.
-
-    A report without it has the driver's name alone (`MAX_DRIVER_BYTES`). It tells nothing to sidecars.
-    """
+    """The name in GetPluginInfo; empty if the answer has none; None without an answer (`MAX_DRIVER_BYTES`)."""
     answer = report.answers.get(GET_PLUGIN_INFO)
     if answer is None:
         return None
@@ -167,7 +148,6 @@ def is_node_only(capabilities: Answer | None) -> bool:
 
 
 def report_to_json(report: DriverReport) -> dict[str, Any]:
-    """A report as JSON. Its answers are the vendor's bytes, in base64."""
     answers = {
         method: {"code": answer.code, "message": answer.message, "body": base64.b64encode(answer.body).decode()}
         for method, answer in report.answers.items()

@@ -15,12 +15,7 @@ LOOK_S = 2.0
 
 
 async def follow(uplink: Uplink, files: TlsFiles) -> None:
-    """Move the uplink whenever the files have another certificate than a link of it, until cancelled.
-
-    Args:
-        uplink: the uplink of this process.
-        files: its TLS files.
-    """
+    """Move the uplink whenever the files have another certificate than a link of it, until cancelled."""
     done: bytes | None = None
     while True:
         await asyncio.sleep(LOOK_S)

@@ -13,15 +13,12 @@ class ServedByTasks:
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
 
-    def greeted(self, link: Link) -> None:
-        """Do nothing: this end has dialled."""
+    def greeted(self, link: Link) -> None: ...
 
     def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
-        """Let a task serve the call."""
         return link.served(frame, deadline, self.serve, request)
 
     def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
-        """Let a task serve the stream."""
         return link.served(frame, deadline, self.serve)
 
     async def serve(self, stream: Stream) -> None:  # noqa: ARG002  # a subclass serves it

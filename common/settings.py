@@ -49,11 +49,6 @@ class ProcessSettings:
     insecure: bool
 
     def __post_init__(self) -> None:
-        """Check that the values fit each other.
-
-        Raises:
-            SettingsError: they do not.
-        """
         try:
             self.limits()
         except ValueError:  # the bounds of the flags exclude every other reason
@@ -65,11 +60,7 @@ class ProcessSettings:
             raise SettingsError(missing[0], "unset", "CA, certificate and key are needed together")
 
     def check_dial(self, flag: str, endpoint: Endpoint) -> None:
-        """Refuse to dial a network without TLS. A loopback address needs `--insecure` for that.
-
-        Raises:
-            SettingsError: the process may not dial the endpoint of this flag.
-        """
+        """Refuse to dial a network without TLS (SettingsError). A loopback address needs `--insecure` for that."""
         if endpoint.path is not None:
             return
         if endpoint.tls and self.tls_cert is None:
@@ -80,11 +71,7 @@ class ProcessSettings:
     def listen_unix(
         self, name: str, *, mode: int, gid: int | None = None, make_directory: bool = False
     ) -> UnixListener:
-        """A listening socket at the path in field `name`; the rest as for `common.sockets.listen_unix`.
-
-        Raises:
-            SettingsError: nothing can listen there.
-        """
+        """A listening socket at the path in field `name`; the rest as for `common.sockets.listen_unix`."""
         path = getattr(self, name)
         try:
             return listen_unix(path, mode=mode, gid=gid, make_directory=make_directory)
@@ -93,7 +80,6 @@ class ProcessSettings:
             raise SettingsError(f"--{name}", path, why) from error
 
     def limits(self) -> Limits:
-        """The session's limits."""
         return Limits(
             chunk_bytes=self.chunk_bytes,
             max_message_bytes=self.max_message_bytes,
@@ -105,17 +91,11 @@ class ProcessSettings:
         )
 
     def tls_files(self) -> TlsFiles | None:
-        """The three TLS files, or None if they are not given."""
         if self.tls_ca is None or self.tls_cert is None or self.tls_key is None:
             return None
         return TlsFiles(self.tls_ca, self.tls_cert, self.tls_key)
 
     def tls(self, *, server: bool) -> TlsIdentity | None:
-        """The TLS identity, or None if no files are given.
-
-        Raises:
-            SettingsError: a file cannot be used.
-        """
         tls_files = self.tls_files()
         if tls_files is None:
             return None

@@ -32,13 +32,11 @@ class UnixListener(socket.socket):
     _identity: tuple[int, int] | None = None
 
     def close(self) -> None:
-        """Stop listening, and remove the file."""
         self.remove_file()
         super().close()
 
     @property
     def has_file(self) -> bool:
-        """Whether the file is still this socket's, so that clients find it."""
         return self._identity is not None and self._identity == _identity_of(self.path)
 
     def remove_file(self) -> None:
@@ -49,10 +47,7 @@ class UnixListener(socket.socket):
         self._identity = None
 
     def bind_private(self, path: Path, *, mode: int, gid: int | None) -> None:
-        """Bind so that the file has its mode from the start, independent of the umask.
-
-        Linux gives the file the mode of the socket's inode. Nobody can connect before `listen`.
-        """
+        """Bind so that the file has its mode from the start, independent of the umask."""
         os.fchmod(self.fileno(), 0o600)
         self.bind(str(path))
         self.path, self._identity = path, _identity_of(path)
@@ -71,12 +66,8 @@ def listen_unix(
 ) -> UnixListener:
     """Listen on a UNIX socket. It replaces the file of a process that has died.
 
-    Args:
-        path: the socket's path; its directory must exist, unless `make_directory` is set.
-        mode: the file's permissions, e.g. 0o660, independent of the umask.
-        gid: the file's group; the process's own if None.
-        make_directory: make the directory, with access for this process's user only, if its parent exists.
-        lock_wait_s: the time in seconds to wait for another process that starts to listen in the same directory.
+    `make_directory` makes the socket's directory, with access for this process's user only, if its parent exists. The
+    file has exactly this mode. `lock_wait_s`: for another process that starts to listen in the same directory.
 
     Raises:
         ValueError: the path is too long.
@@ -178,13 +169,9 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """The peer's process, user and group at the time of its connect (SO_PEERCRED).
+    """Process, user and group of a UNIX socket's peer at the time of its connect (SO_PEERCRED).
 
-    Returns:
-        pid, uid, gid. The pid is 0 when the peer is in a pid namespace that this process cannot see.
-
-    Raises:
-        OSError: the socket is no connected UNIX socket.
+    The process is 0 when the peer is in a pid namespace that this process cannot see.
     """
     packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("3i", packed)

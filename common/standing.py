@@ -44,7 +44,6 @@ class Standing:
         self._task: asyncio.Task[None] | None = None
 
     def up(self, link: Link) -> None:
-        """Open the stream on a new link."""
         self.down()
         self._task = asyncio.get_running_loop().create_task(self._stand(link), name=f"standing {self._kind.name}")
 
@@ -76,7 +75,6 @@ class Standing:
             await asyncio.sleep(self._reopen.wait_s(ends))
 
     async def _open_and_use(self, link: Link) -> str:
-        """Use one stream until its end. Returns the reason of its end."""
         stream = link.open(self._kind, priority=self._priority, subject=self._subject, node=self._node)
         try:
             await self._use(stream)

@@ -18,9 +18,6 @@ def make_state_directory(path: Path) -> None:
 
     An existing directory is closed, too. If it belongs to another user (a volume of a pod), or all users share it
     (/tmp), its mode stays, and a log line says so: a warning if others may write to it.
-
-    Raises:
-        OSError: it cannot be made.
     """
     for parent in reversed(path.parents):
         if not parent.exists():

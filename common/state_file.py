@@ -25,19 +25,15 @@ Step = Callable[[dict[str, Any]], dict[str, Any]]
 class Form:
     """The form of a state file, and how to reach it from every earlier one.
 
-    Attributes:
-        owner: the program that writes the file, for messages: `edge agent`.
-        steps: each one turns the object of a version into the next version's; the first one begins with version 1. A
-            step that was released never changes. For an unknown object it may raise ValueError, KeyError,
-            TypeError or AttributeError.
+    Each step turns the object of a version into the next version's; the first one begins with version 1. A released
+    step never changes. For an unknown object it may raise ValueError, KeyError, TypeError or AttributeError.
     """
 
-    owner: str
+    owner: str  # the program that writes the file, for messages: `edge agent`
     steps: tuple[Step, ...] = ()
 
     @property
     def version(self) -> int:
-        """The version that this program reads and writes."""
         return 1 + len(self.steps)
 
 
@@ -67,10 +63,6 @@ def read_state(path: Path, form: Form) -> dict[str, Any]:
 
 
 def write_state(path: Path, form: Form, body: dict[str, Any], *, mode: int | None = None) -> None:
-    """Replace a state file. Its content then survives a power cut.
-
-    Raises:
-        OSError: it cannot be written; the old content stays.
-    """
+    """Replace a state file. Its content then survives a power cut. OSError: the old content stays."""
     content = json.dumps({**body, _VERSION: form.version}, indent=1, sort_keys=True)
     replace_file(path, content.encode(), durable=True, mode=mode)

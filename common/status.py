@@ -43,21 +43,14 @@ LARGEST_CODE = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a call ended.
+    """How a call ended. `message` is for people, without secrets, payloads or tracebacks; empty on success."""
 
-    Attributes:
-        code: the gRPC code. An int outside `Code` is possible: a vendor's unknown code passes unchanged.
-        message: a text for people, without secrets, payloads or tracebacks; empty on success.
-        origin: the hop that made it.
-    """
-
-    code: int
+    code: int  # an int outside `Code` is possible: a vendor's unknown code passes unchanged
     message: str = ""
     origin: str = Origin.VENDOR
 
     @property
     def ok(self) -> bool:
-        """Whether the call succeeded."""
         return not self.code
 
 

@@ -98,8 +98,7 @@ class Truth(Protocol):
 class Copy(Protocol):
     """The objects that a learner holds. Only the learner's changes alter it."""
 
-    def sums(self) -> bytes:
-        """The copy's digest (`common.digest.Digest.sums`)."""
+    def sums(self) -> bytes: ...
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         """Every object's state, without those of `PASSING_KINDS`."""
@@ -143,21 +142,13 @@ class _State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A change that was sent and is not stored yet.
-
-    Attributes:
-        seq: its number.
-        ref: the object.
-        stamp: the object's new state; None for a drop.
-        before: the learner's state before it.
-        size: the encoded change's bytes.
-    """
+    """A change that was sent and is not stored yet."""
 
     seq: int
     ref: Ref
-    stamp: Stamp | None
-    before: Stamp | None
-    size: int
+    stamp: Stamp | None  # the object's new state; None for a drop
+    before: Stamp | None  # the learner's state before it
+    size: int  # the encoded change's bytes
 
 
 class Teller:
@@ -217,11 +208,7 @@ class Teller:
             self._stale = True
 
     def receive(self, data: bytes) -> None:
-        """Take a message of the learner.
-
-        Raises:
-            RemoteProtocolError: the learner may not send this now.
-        """
+        """Take a message of the learner. RemoteProtocolError: the learner may not send this now."""
         for said in decode(data):
             if isinstance(said, Digest) and self._state is _State.GREETING:
                 self._compare(said)
@@ -265,7 +252,6 @@ class Teller:
         return bytes(out)
 
     def events(self) -> list[Event]:
-        """The events since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -331,8 +317,7 @@ class Teller:
     def _tell(self, ref: Ref, stamp: Stamp | None, out: bytearray) -> bool | None:
         """Add an object's change to a message.
 
-        Returns:
-            True: the object needs no further change. False: another one follows later. None: message or budget is full.
+        True: the object needs no further change. False: another one follows later. None: message or budget is full.
         """
         known = self._told.get(ref)
         item = self._truth.read(ref) if stamp is not None else None
@@ -368,7 +353,6 @@ class Teller:
         return True
 
     def _flaw(self, item: Object) -> str:
-        """The reason why an object cannot be sent, or an empty text."""
         if not fits(item.ref, item.stamp):
             return "its name, uid or version is not one that Kubernetes allows"
         size = len(encode(put(2**32, item)))
@@ -440,11 +424,7 @@ class Learner:
         """The size of the received changes that are not stored."""
 
     def receive(self, data: bytes) -> list[Change]:
-        """Take a message of the teller, and return the changes to store, in this order.
-
-        Raises:
-            RemoteProtocolError: the teller may not send this now.
-        """
+        """Take a message of the teller, and return the changes to store, in this order."""
         changes: list[Change] = []
         for said in decode(data):
             if isinstance(said, Differ) and self._state is _State.GREETING:
@@ -466,7 +446,6 @@ class Learner:
         self._out.extend(encode(Refused(number, why[:_WHY_CHARS])) for number, why in (refused or {}).items())
 
     def next_message(self) -> bytes:
-        """The next message to send, or b"" when there is none now."""
         if self._out:
             return self._out.popleft()
         if part := next(self._listing, b""):

@@ -26,14 +26,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The learner's first message: the digest of its copy.
+    """The learner's first message: the digest of its copy (`common.digest.Digest.sums`)."""
 
-    Attributes:
-        budget_bytes: the size of unstored changes that it accepts.
-        sums: `common.digest.Digest.sums`.
-    """
-
-    budget_bytes: int
+    budget_bytes: int  # the size of unstored changes that it accepts
     sums: bytes
 
 
@@ -47,8 +42,24 @@ class Differ:
     buckets: bytes
 
 
+class _OfObject:
+    """A message about one object."""
+
+    __slots__ = ()
+
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def ref(self) -> Ref:
+        if not self.kind or not self.name:
+            raise RemoteProtocolError("an object without a kind or a name")
+        return Ref(_short(self.kind), _short(self.namespace), _short(self.name))
+
+
 @dataclass(frozen=True, slots=True)
-class Held:
+class Held(_OfObject):
     """The learner holds this object, in this state."""
 
     kind: str
@@ -58,13 +69,7 @@ class Held:
     version: str
 
     @property
-    def ref(self) -> Ref:
-        """Which object."""
-        return _ref(self.kind, self.namespace, self.name)
-
-    @property
     def stamp(self) -> Stamp:
-        """Which state."""
         return Stamp(_short(self.uid), _short(self.version))
 
 
@@ -74,7 +79,7 @@ class HeldAll:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class Put(_OfObject):
     """The teller sends an object that is new or in a new state."""
 
     seq: int
@@ -86,18 +91,12 @@ class Put:
     body: bytes
 
     @property
-    def ref(self) -> Ref:
-        """Which object."""
-        return _ref(self.kind, self.namespace, self.name)
-
-    @property
     def object(self) -> Object:
-        """The object."""
         return Object(self.ref, Stamp(_short(self.uid), _short(self.version)), self.body)
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(_OfObject):
     """The object of this uid is gone."""
 
     seq: int
@@ -105,11 +104,6 @@ class Drop:
     namespace: str
     name: str
     uid: str
-
-    @property
-    def ref(self) -> Ref:
-        """Which object."""
-        return _ref(self.kind, self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +158,7 @@ encode = _CODEC.encode
 
 
 def decode(data: bytes) -> list[SyncMessage]:
-    """The sync messages in one message of the stream.
-
-    Raises:
-        RemoteProtocolError: the data is not whole and well-formed.
-    """
+    """The sync messages in one message of the stream. Raises RemoteProtocolError if it is not well-formed."""
     said: list[SyncMessage] = []
     for item in _CODEC.decode(data):
         if isinstance(item, UnknownFrame):
@@ -178,18 +168,15 @@ def decode(data: bytes) -> list[SyncMessage]:
 
 
 def put(seq: int, item: Object) -> Put:
-    """The `Put` of an object, with this `seq`."""
     ref, stamp = item.ref, item.stamp
     return Put(seq, ref.kind, ref.namespace, ref.name, stamp.uid, stamp.version, item.body)
 
 
 def drop(seq: int, ref: Ref, uid: str) -> Drop:
-    """The `Drop` of an object, with this `seq`."""
     return Drop(seq, ref.kind, ref.namespace, ref.name, uid)
 
 
 def held(ref: Ref, stamp: Stamp) -> Held:
-    """The `Held` of an object."""
     return Held(ref.kind, ref.namespace, ref.name, stamp.uid, stamp.version)
 
 
@@ -197,12 +184,6 @@ def fits(ref: Ref, stamp: Stamp) -> bool:
     """Whether a peer accepts an object of this key and state."""
     texts = (ref.kind, ref.namespace, ref.name, stamp.uid, stamp.version)
     return bool(ref.kind and ref.name) and all(map(_is_short, texts))
-
-
-def _ref(kind: str, namespace: str, name: str) -> Ref:
-    if not kind or not name:
-        raise RemoteProtocolError("an object without a kind or a name")
-    return Ref(_short(kind), _short(namespace), _short(name))
 
 
 def _short(text: str) -> str:

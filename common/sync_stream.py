@@ -25,10 +25,8 @@ class Copy(HeldCopy, Protocol):
     async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
         """Store these changes in this order, and return when they are on the disk.
 
-        It tries again after a passing failure. If it is cancelled, storing goes on.
-
-        Returns:
-            The reasons of the changes that it refuses for good, by `seq`.
+        It tries again after a passing failure. If it is cancelled, storing goes on. Returns the reasons of the changes
+        that it refuses for good, by `seq`.
         """
 
     async def settle(self) -> None:
@@ -60,12 +58,6 @@ class Telling:
             self._sender.wake()
 
     async def run(self) -> None:
-        """Tell until the stream ends.
-
-        Raises:
-            RemoteProtocolError: the peer broke the rules.
-            TunnelClosed: the link is gone.
-        """
         async with _worker(self._send, name="sync teller") as self._sender:
             async for message in self._stream:
                 self._teller.receive(message)
@@ -84,11 +76,7 @@ class Telling:
 
 
 async def learn(stream: Stream, copy: Copy) -> None:
-    """Learn on a stream until it ends.
-
-    Args:
-        stream: the stream; either side may have opened it.
-        copy: stores the received changes.
+    """Learn on a stream until it ends; either side may have opened it.
 
     Raises:
         RemoteProtocolError: the peer broke the rules.
@@ -166,7 +154,6 @@ class _Worker:
 
 @asynccontextmanager
 async def _worker(work: Callable[[], Awaitable[None]], *, name: str) -> AsyncIterator[_Worker]:
-    """A worker that stops with the block; if its work fails, the block ends with its error."""
     worker = _Worker(work, name=name)
     try:
         yield worker

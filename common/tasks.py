@@ -26,7 +26,6 @@ class Tasks:
         return task
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -43,9 +43,6 @@ class TlsIdentity:
 
     Files that cannot be read are tried again for each connection: a process without a free descriptor must not stay on
     an old certificate, or on a CA that was taken out.
-
-    Attributes:
-        certificate: the content of the certificate file in the context.
     """
 
     def __init__(self, files: TlsFiles, *, server: bool, asks: bool = True) -> None:
@@ -61,7 +58,6 @@ class TlsIdentity:
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """The context for a new connection."""
         stamps = self._stamps()
         if stamps != self._seen:
             try:

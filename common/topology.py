@@ -25,10 +25,7 @@ _OWN: Final = PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
 
 @lru_cache(maxsize=64)  # most nodes of a driver say the same
 def has_topology(capabilities: bytes) -> bool:
-    """Whether a vendor's process has a topology of its own.
-
-    Args:
-        capabilities: its GetPluginCapabilitiesResponse.
+    """Whether a vendor's process has a topology of its own, by its GetPluginCapabilitiesResponse.
 
     Raises:
         ValueError: the response does not parse.
@@ -64,20 +61,16 @@ def why_no_segment(node: str) -> str:
 
 
 def with_segment(node_info: bytes, node: str) -> bytes:
-    """The vendor's NodeGetInfoResponse with the node's segment appended.
+    """The vendor's NodeGetInfoResponse with the node's segment appended. Raises ValueError if the node has none.
 
     A reader merges two messages that follow one another (Protocol Buffers, "Encoding", "Last One Wins"). So the
     vendor's bytes stay as they are.
-
-    Raises:
-        ValueError: the node has no segment.
     """
     segment = NodeGetInfoResponse(accessible_topology=Topology(segments=segment_of(node)))
     return node_info + segment.SerializeToString()
 
 
 def is_tied(node_info: bytes) -> bool:
-    """Whether a NodeGetInfoResponse names the bridge's own segment."""
     return NODE_SEGMENT in NodeGetInfoResponse.FromString(node_info).accessible_topology.segments
 
 

@@ -23,8 +23,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from ssl import SSLContext
-from typing import Protocol
 
 from common.backoff import Backoff
 from common.dial import dial
@@ -57,27 +55,20 @@ REST_S = 3600.0
 """An address that leads to the hub of another one is dialled again after this time: the dial ends the other link."""
 
 
-class Dial(Protocol):
-    """Makes one link: `common.dial.dial`, or `common.local_dial.LocalPort.dial`."""
-
-    async def __call__(
-        self, endpoint: Endpoint, hello: Hello, handler: LinkHandler, /, *, limits: Limits, tls: SSLContext | None
-    ) -> Link:
-        """Return the link. Raises DialError or HandshakeRefused."""
+Dial = Callable[..., Awaitable[Link]]
+"""Makes one link: `common.dial.dial`, or `common.local_dial.LocalPort.dial`."""
 
 
 class HubAddress:
     """One address of a hub: keeps a link to it, and dials again whenever it is down (`common.link.LinkHandler`).
 
     Attributes:
-        endpoint: the address.
-        link: the newest link; None while there is none.
+        link: the newest one.
         why: why this address has no active link; empty while it has it.
         instance: of the hub that answered last (`Hello.instance`); empty: none did.
     """
 
     def __init__(self, endpoint: Endpoint, uplink: "Uplink", handler: LinkHandler) -> None:
-        """An address that was not dialled yet; `handler` serves its streams."""
         self.endpoint = endpoint
         self.link: Link | None = None
         self.why = "not dialled yet"
@@ -103,11 +94,9 @@ class HubAddress:
         return other is not None and other.link is not None and other.instance == self.instance
 
     def is_outdated(self, certificate: bytes) -> bool:
-        """Whether there is a link with another certificate."""
         return self.link is not None and certificate != self._certificate
 
     def move(self) -> None:
-        """As `Uplink.move`."""
         self._moves = self.link is not None
         self._news.set()
 
@@ -126,7 +115,6 @@ class HubAddress:
             self.link.drain(f"{newer.endpoint} leads to the same hub")
 
     async def run(self) -> None:
-        """Keep a link until the uplink stops dialling."""
         while not self._uplink.is_draining:
             link = await self._stay(await self._dial_until_up())
             reason, _ = await link.wait_closed()
@@ -159,25 +147,19 @@ class HubAddress:
 
     async def _dial_until_up(self) -> Link:
         while True:
-            await self._rest_as_double()
+            while self.is_double and await self._hear(REST_S):
+                pass
             try:
                 return await self._dial()
             except (DialError, HandshakeRefused) as error:
-                self._note_failure(error)
+                self._failures += 1
+                self._uplink.on_redial()
+                if str(error) != self.why:
+                    self.why = str(error)
+                    log.warning("no link to the hub: %s; dialling again until there is one", error)
             await self._hear(REDIAL.wait_s(self._failures))
-            if not self._failures:
+            if not self._failures:  # another link is gone
                 await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
-
-    def _note_failure(self, error: Exception) -> None:
-        self._failures += 1
-        self._uplink.on_redial()
-        if str(error) != self.why:
-            self.why = str(error)
-            log.warning("no link to the hub: %s; dialling again until there is one", error)
-
-    async def _rest_as_double(self) -> None:
-        while self.is_double and await self._hear(REST_S):
-            pass
 
     async def _dial(self) -> Link:
         asked, self._moves = self._moves, False  # from here on, a move asks for a newer certificate than this one
@@ -210,7 +192,6 @@ class HubAddress:
             other.rest(self)
 
     def draining(self, link: Link, message: str) -> None:
-        """The hub is shutting down: no new calls on this link."""
         log.info("the hub is draining: %s", message)
         self._uplink.draining(link, message)
 
@@ -218,7 +199,6 @@ class HubAddress:
         """The hello was not answered with a welcome; `dial()` raises it."""
 
     def closed(self, link: Link, reason: str, message: str) -> None:
-        """The link is gone."""
         if self.link is link:
             self.link = None
             if not self.is_double:
@@ -232,12 +212,10 @@ class Uplink:
     """Keeps a process linked to the hub that leads. `run()` is its task.
 
     Attributes:
-        addresses: the hubs' addresses, each with its link.
-        link: the active link, or None while there is none.
+        addresses: the hubs', each with its link.
+        link: the active one.
         since: the time at which the active link last came or went, in seconds since the epoch.
-        epoch: the highest epoch of a hub that is known.
-        is_draining: whether no further link is made.
-        on_redial: called after each dial that failed.
+        epoch: the highest one of a hub that is known.
     """
 
     def __init__(
@@ -262,13 +240,13 @@ class Uplink:
             handler: serves the active link. It hears `greeted` again when the hub of that link has a new epoch or mark.
             limits: of each session.
             tls: our certificate, for `wss://`.
-            dial: makes a link; over the network, if nothing else is given.
+            dial: makes a link.
             on_redial: called after each dial that failed.
-            before_dial: awaited before each dial, with the number of dials in a row that were in vain. It may raise
-                what a dial raises, which then counts as a failed one.
+            before_dial: awaited before each dial, with the number of dials in a row that were in vain. A DialError
+                or HandshakeRefused of it counts as a failed one.
             leave: called with the former link, after a move. Whichever side opens the calls drains it then, because
                 only that side knows its last one.
-            epoch: the highest epoch that was heard before.
+            epoch: the highest one that was heard before.
         """
         self.addresses = [HubAddress(endpoint, self, handler) for endpoint in dict.fromkeys(endpoints)]
         self.link: Link | None = None
@@ -306,7 +284,6 @@ class Uplink:
         return [f"{it}; give --hub one address of each hub" for it in self.addresses if it.is_double]
 
     def move(self) -> None:
-        """Move to links with the newest certificate. An address without a link gets one with it anyway."""
         for address in self.addresses:
             address.move()
 
@@ -321,7 +298,6 @@ class Uplink:
                 link.goodbye(Reason.STOPPED, "the process stops")
 
     def stop_dialling(self) -> None:
-        """Make no further link after the present ones."""
         self.is_draining = True
 
     async def drain(self, message: str) -> None:
@@ -340,11 +316,7 @@ class Uplink:
     # ---- for the addresses -------------------------------------------------------------------------------------------
 
     async def dial(self, address: HubAddress, *, failures: int) -> tuple[Link, bytes]:
-        """Make a link to an address. Returns it, and the certificate that it has.
-
-        Raises:
-            DialError, HandshakeRefused: there is none, or its hub does not lead.
-        """
+        """Make a link to an address. Returns it, and the certificate that it has."""
         if self._before_dial is not None:
             await self._before_dial(failures)
         context, certificate = (self._tls.context(), self._tls.certificate) if self._tls is not None else (None, b"")
@@ -394,12 +366,10 @@ class Uplink:
             self._leave(before)
 
     def draining(self, link: Link, message: str) -> None:
-        """Tell the handler, if it knows the link."""
         if link in self._heard:
             self._handler.draining(link, message)
 
     def closed(self, address: HubAddress, link: Link, reason: str, message: str) -> None:
-        """Note the end of a link."""
         if link not in self._heard:
             log.debug("the link to the standby at %s is down: %s", address.endpoint, message)
             return

@@ -27,7 +27,6 @@ class FrameReader:
 
     Attributes:
         is_foreign: another frame has come: `websockets` reads `rest` and all bytes after it.
-        rest: the bytes that were not read yet.
     """
 
     __slots__ = ("_largest", "_mask_bit", "_mask_bytes", "is_foreign", "rest")
@@ -40,7 +39,7 @@ class FrameReader:
         self.rest = bytearray()
 
     def read(self, data: bytes) -> list[bytes]:
-        """Return the messages that are whole with these bytes. The others stay in `rest`."""
+        """The messages that are whole with these bytes. The others stay in `rest`."""
         source: bytes | bytearray = data
         if self.rest:
             self.rest += data

@@ -31,7 +31,7 @@ from common.messages import Kind, Open
 from common.metrics import Metrics
 from common.pages.agent import AgentStatus, DriverSocket, HubLink, NodeVolumes
 from common.pages.json_form import time_of
-from common.pages.server import Pages, PageServer
+from common.pages.server import Pages
 from common.receiver import Receiver
 from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_problems, encode_reports
 from common.rotation import follow
@@ -311,7 +311,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     part = KubeletPart(
         settings,
         changed=lambda: agent.changed(),  # noqa: PLW0108  # the agent is made below
-        count_deferred=metrics.volume_deferred,
+        count_deferred=metrics.deferred.inc,
     )
     opened.push_async_callback(part.close)
     if part.volumes is not None:
@@ -365,15 +365,15 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
 
         http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
-    status = None
+    sock = None
     if settings.status is not None:  # last, because it makes a file, and an earlier failure must leave none
         sock = settings.listen_unix("status", mode=0o600, make_directory=True)
-        status = PageServer(sock, _pages(agent, uplink, part, settings, lambda: [*find_problems(), *ends.problems()]))
-        opened.push_async_callback(status.close)
+        opened.callback(sock.close)
     async with supervised() as tasks:
         await part.start(tasks, lease)
-        if status is not None:  # now that the mounts are known: before, the answer would be that no volume is missing
-            await status.start()
+        if sock is not None:  # now that the mounts are known: before, the answer would be that no volume is missing
+            pages = _pages(agent, uplink, part, settings, lambda: [*find_problems(), *ends.problems()])
+            opened.callback((await pages.listen(sock)).close)
         tasks.start(problems.run(), name="problems")
         tasks.start(uplink.run(), name="uplink")
         tasks.start(mark.keep(), name="mark and epoch of the hub")

@@ -89,7 +89,7 @@ class ForeignIds:
         found, key = self._found.setdefault(error.node, {}), (error.driver, error.name)
         if found.get(key) != str(error):
             log.error("%s", error, extra=of_peer(f"edge {error.node}"))
-            self._metrics.node_conflict("id")
+            self._metrics.conflicts.inc("id")
         found.pop(key, None)
         found[key] = str(error)
         if len(found) > _MOST:

@@ -95,7 +95,7 @@ class Offers:
                 named = ", ".join(sorted(missing)[:_SHOWN])
                 line = "driver %s on edge node %s lacks %s, which most of its nodes have"
                 log.warning(line, driver, node, named, extra=of_peer(f"edge {node}"))
-                self._metrics.node_conflict("capability")
+                self._metrics.conflicts.inc("capability")
 
 
 def ballot_of(report: DriverReport) -> Ballot:

@@ -176,7 +176,7 @@ class Generations:
             f"restored, or two machines have this node's keys{f'; the one that counts was {asked}' if asked else ''}; "
             f"find out which machine is the node"
         )
-        self._metrics.node_conflict("copy")
+        self._metrics.conflicts.inc("copy")
         audit.add(
             Event.COPY, who=node, address=shown.address, generation=generation, newest=newest, serial=serial
         )  # fmt: skip

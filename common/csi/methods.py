@@ -20,19 +20,12 @@ _PATH = re.compile(re.escape(PREFIX) + r"(?P<service>[A-Za-z][A-Za-z0-9_]*)/[A-Z
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One RPC of csi.proto.
+    """One RPC of csi.proto. `response` is the answer's message class, or that of each message of its stream."""
 
-    Attributes:
-        path: its gRPC path, e.g. `/csi.v1.Controller/CreateVolume`.
-        request: the request's message class.
-        response: the message class of the answer, or of each message of the answer's stream.
-        streaming: whether the answer is a stream (SnapshotMetadata).
-    """
-
-    path: str
+    path: str  # `/csi.v1.Controller/CreateVolume`
     request: type[Message]
     response: type[Message]
-    streaming: bool
+    streaming: bool  # only SnapshotMetadata's answers are streams
 
 
 def _methods() -> dict[str, Method]:

@@ -29,13 +29,7 @@ class NoSuchPage(Exception):
 
 
 def ask_page(sock: Path, path: str, page: type[T], *, timeout_s: float) -> T:
-    """Ask for a page.
-
-    Args:
-        sock: the server's UNIX socket.
-        path: the page's path.
-        page: the dataclass of the page, or a list of one.
-        timeout_s: the most that it may take.
+    """Ask for a page, which is a dataclass or a list of one.
 
     Raises:
         NoSuchPage: the server answered with an error.

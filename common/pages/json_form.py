@@ -27,7 +27,6 @@ def shown(time: datetime) -> str:
 
 
 def plain(page: Any) -> Any:
-    """A page, or a part of one, as `json.dumps` takes it."""
     if isinstance(page, str | int | float | NoneType):
         return page
     if isinstance(page, datetime):
@@ -41,7 +40,6 @@ def plain(page: Any) -> Any:
 
 
 def encode(page: Any, *, indent: int | None = None) -> bytes:
-    """A page, or a part of one, as JSON; on one line, or indented."""
     return json.dumps(plain(page), indent=indent).encode()
 
 
@@ -52,7 +50,6 @@ def decode(data: bytes, page: type[T]) -> T:
 
 @cache
 def hints(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, in their order."""
     return get_type_hints(kind)
 
 

@@ -19,16 +19,9 @@ from common.pages.json_form import hints, is_required
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page.
+    """A page. `kind` is its dataclass, or that of each entry of a list."""
 
-    Attributes:
-        server: the process that serves it: `hub` or `agent`.
-        path: its path.
-        kind: its dataclass, or that of each entry.
-        is_list: whether it is a list of them.
-    """
-
-    server: str
+    server: str  # the process that serves it: `hub` or `agent`
     path: str
     kind: type
     is_list: bool = False
@@ -94,7 +87,6 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _attributes(text: str) -> Iterator[tuple[str, str]]:
-    """Name and description of each attribute in a docstring."""
     for item in re.split(r"\n {4}(?=\w)", f"\n{text}")[1:]:
         name, _, about = item.partition(": ")
         yield name, re.sub(r"\s+", " ", about)

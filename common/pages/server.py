@@ -60,29 +60,37 @@ class Pages:
         *,
         of_one: Mapping[str, ListingOf] | None = None,
         why_no_more: Callable[[], str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Serve these pages.
+        """Serve these pages, by path.
 
         Args:
-            documents: the pages that are one object, by path.
-            listings: the pages that are a list, by path.
-            of_one: the pages that are a list about one thing, by the path before its name: `/facts` of `/facts/NODE`.
+            documents: those that are one object.
+            listings: those that are a list.
+            of_one: those that are a list about one thing, by the path before its name: `/facts` of `/facts/NODE`.
             why_no_more: says why there are no others for now; None: there are none at all.
-            clock: measures how long a page takes, and how old a kept one is.
         """
         self._documents = documents
         self._listings = listings or {}
         self._of_one = of_one or {}
         self._why_no_more = why_no_more
-        self._clock = clock
         self._kept: dict[str, tuple[float, bytes]] = {}
         """By path: until when an answer is given again."""
         self._making = asyncio.Lock()
         self._clients = 0
 
+    async def listen(self, sock: socket.socket) -> asyncio.Server:
+        """Take requests on a listening UNIX socket."""
+        return await asyncio.start_unix_server(self.serve, sock=sock, backlog=_BACKLOG)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read one request, answer it, and close the connection."""
+        path = await _requested(reader)
+        if path is None:
+            writer.transport.abort()
+        else:
+            await self.answer(path, writer)
+
     async def answer(self, path: str, writer: asyncio.StreamWriter) -> None:
-        """Answer one request, and close the connection."""
         self._clients += 1
         try:
             writer.transport.set_write_buffer_limits(0)  # what is drained has left
@@ -115,11 +123,11 @@ class Pages:
         return self._listings.get(path)
 
     def _document(self, path: str) -> bytes:
-        begun = self._clock()
+        begun = time.monotonic()
         until, body = self._kept.get(path, (begun, b""))
         if begun >= until:
             body = encode(self._documents[path](), indent=2)
-            ended = self._clock()
+            ended = time.monotonic()
             self._kept[path] = ended + _SHARE * (ended - begun), body
         return body
 
@@ -141,38 +149,10 @@ class Pages:
 
     @contextlib.asynccontextmanager
     async def _paced(self) -> AsyncIterator[None]:
-        """Do a part of the work for lists, alone, and pause."""
         async with self._making:
             begun = time.thread_time()  # on a busy machine a part takes longer than it works
             yield
             await asyncio.sleep(_SHARE * (time.thread_time() - begun))
-
-
-class PageServer:
-    """Serves pages on a listening UNIX socket."""
-
-    def __init__(self, sock: socket.socket, pages: Pages) -> None:
-        """Serve on a socket, which it owns from now on."""
-        self._socket = sock
-        self._pages = pages
-        self._server: asyncio.Server | None = None
-
-    async def start(self) -> None:
-        """Take requests."""
-        self._server = await asyncio.start_unix_server(self._serve, sock=self._socket, backlog=_BACKLOG)
-
-    async def close(self) -> None:
-        """Close the socket."""
-        if self._server is not None:
-            self._server.close()
-        self._socket.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        path = await _requested(reader)
-        if path is None:
-            writer.transport.abort()
-        else:
-            await self._pages.answer(path, writer)
 
 
 async def _requested(reader: asyncio.StreamReader) -> str | None:

@@ -24,14 +24,10 @@ BIND_FLAGS = frozenset(
 
 
 def layout_of(capabilities: Sequence[pb.VolumeCapability], *, filesystem: str = DIRECTORY) -> str:
-    """The layout for a new volume.
-
-    Args:
-        capabilities: of a CreateVolume request.
-        filesystem: the layout for access type `mount`.
+    """The layout for a new volume. `filesystem` is the one for access type `mount`.
 
     Raises:
-        CsiError: INVALID_ARGUMENT if there are none, or they ask for block and mount at once.
+        CsiError: INVALID_ARGUMENT if there are no capabilities, or they ask for block and mount at once.
     """
     if not capabilities:
         raise errors.invalid("volume_capabilities is missing: the CSI spec requires it")
@@ -62,11 +58,7 @@ def unfit(capability: pb.VolumeCapability, layout: str) -> str:
 
 
 def check_capability(capability: pb.VolumeCapability, layout: str) -> None:
-    """Refuse a capability that the volume cannot serve.
-
-    Raises:
-        CsiError: INVALID_ARGUMENT with the reason.
-    """
+    """Refuse a capability that the volume cannot serve: INVALID_ARGUMENT with the reason."""
     if reason := unfit(capability, layout):
         raise errors.invalid(reason)
 

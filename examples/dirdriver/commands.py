@@ -8,12 +8,9 @@ from examples.dirdriver import errors
 
 
 def run(*command: str, tell: bool = True, accept: Container[int] = (0,)) -> str:
-    """Run a program and return its standard output.
+    """Run a program and return its standard output. `accept` are the exit codes that mean success.
 
-    Args:
-        command: program and arguments; no shell.
-        tell: whether an error may quote the program's output; False where arguments are sensitive.
-        accept: the exit codes that mean success.
+    Without `tell`, an error does not quote the program's output: its arguments are sensitive.
 
     Raises:
         CsiError: FAILED_PRECONDITION if the program is not installed, INTERNAL if it fails.

@@ -14,12 +14,7 @@ log = logging.getLogger("dirdriver.calls")
 
 
 class CsiError(Exception):
-    """Ends a call with another code than OK. Handlers raise it.
-
-    Attributes:
-        code: the code of the CSI spec's error table for this RPC.
-        message: never empty (CSI spec, Error Scheme).
-    """
+    """Ends a call with another code than OK. Handlers raise it."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -27,32 +22,16 @@ class CsiError(Exception):
         self.message = message
 
 
-invalid = partial(CsiError, grpc.StatusCode.INVALID_ARGUMENT)
-"""A field is missing or wrong. The same request never succeeds."""
-
+invalid = partial(CsiError, grpc.StatusCode.INVALID_ARGUMENT)  # the same request never succeeds
 not_found = partial(CsiError, grpc.StatusCode.NOT_FOUND)
-"""A volume, snapshot or node of the request does not exist."""
-
-already_exists = partial(CsiError, grpc.StatusCode.ALREADY_EXISTS)
-"""The name or the path is in use, with other arguments."""
-
-precondition = partial(CsiError, grpc.StatusCode.FAILED_PRECONDITION)
-"""The caller must first do or undo another step."""
-
-exhausted = partial(CsiError, grpc.StatusCode.RESOURCE_EXHAUSTED)
-"""No space or no node is left."""
-
-out_of_range = partial(CsiError, grpc.StatusCode.OUT_OF_RANGE)
-"""No volume can have this size."""
-
-aborted = partial(CsiError, grpc.StatusCode.ABORTED)
-"""Another operation on the same object is running, or a page token is not ours."""
-
-internal = partial(CsiError, grpc.StatusCode.INTERNAL)
-"""The driver failed and has left nothing behind."""
-
+already_exists = partial(CsiError, grpc.StatusCode.ALREADY_EXISTS)  # the name or the path, with other arguments
+precondition = partial(CsiError, grpc.StatusCode.FAILED_PRECONDITION)  # the caller must first do or undo another step
+exhausted = partial(CsiError, grpc.StatusCode.RESOURCE_EXHAUSTED)  # no space or no node is left
+out_of_range = partial(CsiError, grpc.StatusCode.OUT_OF_RANGE)  # no volume can have this size
+aborted = partial(CsiError, grpc.StatusCode.ABORTED)  # another operation on it runs, or a foreign page token
+internal = partial(CsiError, grpc.StatusCode.INTERNAL)  # the driver has left nothing behind
+# The driver cannot tell how far it came. Sidecars repeat the call; after INTERNAL they do not.
 unavailable = partial(CsiError, grpc.StatusCode.UNAVAILABLE)
-"""The driver failed and cannot tell how far it came. Sidecars repeat the call; after INTERNAL they do not."""
 
 
 def translated(method: str, error: Exception) -> CsiError:

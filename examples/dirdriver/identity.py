@@ -22,25 +22,18 @@ class Identity:
         self._settings = settings
 
     def GetPluginInfo(self, _request: pb.GetPluginInfoRequest) -> pb.GetPluginInfoResponse:
-        """Name and version."""
         return pb.GetPluginInfoResponse(name=self._settings.driver_name, vendor_version=VERSION)
 
     def GetPluginCapabilities(self, _request: pb.GetPluginCapabilitiesRequest) -> pb.GetPluginCapabilitiesResponse:
-        """The services, and that volumes grow while pods use them."""
         found = [pb.PluginCapability(service=Service(type=kind)) for kind in self.services()]
         growth = pb.PluginCapability.VolumeExpansion(type=pb.PluginCapability.VolumeExpansion.ONLINE)
         return pb.GetPluginCapabilitiesResponse(capabilities=[*found, pb.PluginCapability(volume_expansion=growth)])
 
     def services(self) -> Iterable[pb.PluginCapability.Service.Type]:
-        """The services and features of the driver."""
         return Service.CONTROLLER_SERVICE, Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
 
     def Probe(self, _request: pb.ProbeRequest) -> pb.ProbeResponse:
-        """Check that the driver can write to its state directory.
-
-        Raises:
-            CsiError: FAILED_PRECONDITION if it cannot (CSI spec, Probe Errors).
-        """
+        """Check that the driver can write to its state directory (CSI spec, Probe Errors)."""
         if not os.access(self._settings.state_dir, os.W_OK | os.X_OK):
             raise errors.precondition("the driver's state directory cannot be written; see --state-dir")
         return pb.ProbeResponse(ready=BoolValue(value=True))

@@ -14,9 +14,9 @@ DETACH_WAIT_S = 2.0
 """The time that `detach` waits for the kernel, which keeps a device until the last program has closed it."""
 
 
-def devices(image: Path, *, sysfs: Path = SYSFS) -> Iterator[tuple[Path, bool]]:
+def devices(image: Path) -> Iterator[tuple[Path, bool]]:
     """The devices of an image, and whether each is read-only."""
-    for loop in sysfs.glob("loop[0-9]*/loop/backing_file"):
+    for loop in SYSFS.glob("loop[0-9]*/loop/backing_file"):
         try:
             backing = os.fsdecode(loop.read_bytes()).removesuffix("\n")
             readonly = (loop.parent.parent / "ro").read_text().strip() == "1"
@@ -32,11 +32,7 @@ def find(image: Path, *, readonly: bool = False) -> Path | None:
 
 
 def attach(image: Path, *, readonly: bool = False) -> Path:
-    """The device of an image. Attaches the image if it is not attached yet.
-
-    Raises:
-        CsiError: FAILED_PRECONDITION without the right to, INTERNAL if it fails.
-    """
+    """The device of an image. Attaches the image if it is not attached yet."""
     if (device := find(image, readonly=readonly)) is not None:
         return device
     require_mount_right("attach a loop device")

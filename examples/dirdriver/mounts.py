@@ -27,19 +27,12 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of the mount table.
+    """One line of the mount table."""
 
-    Attributes:
-        path: the mount point.
-        root: the path inside the filesystem that is mounted there.
-        options: of this mount alone, e.g. `ro`, `noexec`.
-        source: the device, or the filesystem's own name for it.
-    """
-
-    path: str
-    root: str
-    options: frozenset[str]
-    source: str
+    path: str  # the mount point
+    root: str  # the path inside the filesystem that is mounted there
+    options: frozenset[str]  # of this mount alone, e.g. `ro`, `noexec`
+    source: str  # the device, or the filesystem's own name for it
 
 
 def parse_mountinfo(text: str) -> Iterator[Mount]:
@@ -75,7 +68,6 @@ def is_one_place(one: Path, other: Path) -> bool:
 
 
 def table() -> Iterator[Mount]:
-    """All mounts that this process sees, oldest first."""
     return parse_mountinfo(os.fsdecode(MOUNTINFO.read_bytes()))
 
 
@@ -87,24 +79,14 @@ def mounted_at(path: Path) -> Mount | None:
 
 
 def require_mount_right(purpose: str) -> None:
-    """Check that this process may mount.
-
-    Raises:
-        CsiError: FAILED_PRECONDITION naming the missing capability.
-    """
+    """Check that this process may mount. FAILED_PRECONDITION if not."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", STATUS.read_text(), re.MULTILINE)
     if not found or not int(found[1], 16) >> _CAP_SYS_ADMIN & 1:
         raise errors.precondition(f"the driver may not {purpose}: run it as root (it needs CAP_SYS_ADMIN)")
 
 
 def bind(source: Path, target: Path, *, flags: Iterable[str] = ()) -> None:
-    """Bind-mount a file or directory. If the target is a mount already, only set the flags.
-
-    Args:
-        source: the file or directory.
-        target: an existing file or directory.
-        flags: of the new mount alone, e.g. `ro`.
-    """
+    """Bind-mount a file or directory at an existing one. If the target is a mount already, only set the flags."""
     require_mount_right("mount")
     if mounted_at(target) is None:
         run("mount", "--no-canonicalize", "--bind", str(source), str(target))
@@ -113,11 +95,7 @@ def bind(source: Path, target: Path, *, flags: Iterable[str] = ()) -> None:
 
 
 def unmount(path: Path) -> None:
-    """Unmount everything at a path. OK if there is no mount.
-
-    Raises:
-        CsiError: INTERNAL if a mount stays in use.
-    """
+    """Unmount everything at a path. OK if there is no mount. INTERNAL if one stays in use."""
     deadline = time.monotonic() + BUSY_WAIT_S
     while mounted_at(path) is not None:
         require_mount_right("unmount")

@@ -26,14 +26,12 @@ class Node:
         self._volumes = store.volumes
 
     def NodeGetCapabilities(self, _request: pb.NodeGetCapabilitiesRequest) -> pb.NodeGetCapabilitiesResponse:
-        """The features of the Node service."""
         kinds = (RPC.STAGE_UNSTAGE_VOLUME, RPC.EXPAND_VOLUME)
         return pb.NodeGetCapabilitiesResponse(
             capabilities=[pb.NodeServiceCapability(rpc=RPC(type=kind)) for kind in kinds]
         )
 
     def NodeGetInfo(self, _request: pb.NodeGetInfoRequest) -> pb.NodeGetInfoResponse:
-        """The node's id and topology."""
         node, key = self._settings.node_id, topology_key(self._settings.driver_name)
         return pb.NodeGetInfoResponse(node_id=node, accessible_topology=topology_of(key, node))
 
@@ -53,11 +51,7 @@ class Node:
         return pb.NodeStageVolumeResponse()
 
     def NodeUnstageVolume(self, request: pb.NodeUnstageVolumeRequest) -> pb.NodeUnstageVolumeResponse:
-        """Undo `stage`. OK if the volume is not staged there, or does not exist.
-
-        Raises:
-            CsiError: FAILED_PRECONDITION while the volume is published.
-        """
+        """Undo `stage`. OK if the volume is not staged there, or does not exist."""
         volume = self._volumes.find(names.require("volume_id", request.volume_id))
         path = Path(names.require_path("staging_target_path", request.staging_target_path))
         if volume is not None:
@@ -136,7 +130,6 @@ class Node:
         return pb.NodeExpandVolumeResponse(capacity_bytes=volume.size_bytes)
 
     def _usable(self, volume_id: str, request: pb.NodeStageVolumeRequest | pb.NodePublishVolumeRequest) -> Volume:
-        """The volume of a request, if it can serve the request's capability."""
         if not request.HasField("volume_capability"):
             raise errors.invalid("volume_capability is missing: the CSI spec requires it")
         volume = self._volumes.get(volume_id)
@@ -144,11 +137,7 @@ class Node:
         return volume
 
     def _mounted(self, volume: Volume, path: Path, field: str) -> mounts.Mount | None:
-        """The volume's mount at a path, or None if nothing is mounted there.
-
-        Raises:
-            CsiError: FAILED_PRECONDITION naming the request's field, if something else is mounted there.
-        """
+        """The volume's mount at a path, or None. FAILED_PRECONDITION if something else is mounted there."""
         found = mounts.mounted_at(path)
         if found is not None and found not in self._volumes.mounts(volume):
             raise errors.precondition(f"something else is mounted at {field}; unmount it, or choose another path")

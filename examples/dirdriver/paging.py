@@ -12,17 +12,9 @@ Entry = TypeVar("Entry", bound=Volume)
 
 
 def page(volumes: list[Entry], max_entries: int, starting_token: str) -> tuple[list[Entry], str]:
-    """The page of a request, and the token for the next page, empty after the last.
+    """The page of a request, and the token for the next page, empty after the last. The volumes are sorted by age.
 
     The token is the last entry's time of creation. A count would hide entries if one is deleted between two pages.
-
-    Args:
-        volumes: all of them, oldest first.
-        max_entries: the request's field; 0 means no limit.
-        starting_token: the request's field; empty for the first page.
-
-    Raises:
-        CsiError: INVALID_ARGUMENT, or ABORTED for a foreign token.
     """
     if max_entries < 0:
         raise errors.invalid("max_entries must not be negative")

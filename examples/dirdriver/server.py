@@ -53,7 +53,6 @@ class Turns:
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 
     def lock(self, request: Any) -> threading.Lock:
-        """The lock of the request's object."""
         key = next((value for field in _KEYS if (value := getattr(request, field, ""))), "")
         with self._guard:
             return self._locks.setdefault(key, threading.Lock()) if key else threading.Lock()
@@ -88,22 +87,14 @@ def _serving(method: str, work: Callable[[Any], Any], turns: Turns) -> Callable[
 
 
 def serve(settings: Settings) -> None:
-    """Run the driver until SIGTERM or SIGINT.
-
-    Raises:
-        SettingsError: the driver cannot use the state directory or the endpoint.
-    """
+    """Run the driver until SIGTERM or SIGINT. Raises SettingsError."""
     turns = Turns()
     found = services(settings, Store(settings.state_dir))
     run(settings, [generic_handler(service, parts, turns) for service, parts in found.items()])
 
 
 def run(settings: Settings, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-    """Answer calls until SIGTERM or SIGINT. Mounts and loop devices stay: the pods use them.
-
-    Raises:
-        SettingsError: the driver cannot use the endpoint.
-    """
+    """Answer calls until SIGTERM or SIGINT. Mounts and loop devices stay: the pods use them."""
     server = grpc.server(ThreadPoolExecutor(WORKERS, "call"))
     server.add_generic_rpc_handlers(handlers)
     stopped = threading.Event()

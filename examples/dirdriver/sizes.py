@@ -17,11 +17,7 @@ DEFAULT_BYTES = GIB
 
 
 def check_range(wanted: pb.CapacityRange) -> None:
-    """Refuse a range without any size in it.
-
-    Raises:
-        CsiError: INVALID_ARGUMENT for negative bounds, OUT_OF_RANGE if limit_bytes is below required_bytes.
-    """
+    """Refuse a range without any size in it: INVALID_ARGUMENT or OUT_OF_RANGE."""
     if wanted.required_bytes < 0 or wanted.limit_bytes < 0:
         raise errors.invalid("capacity_range holds a negative size")
     if 0 < wanted.limit_bytes < wanted.required_bytes:
@@ -29,17 +25,7 @@ def check_range(wanted: pb.CapacityRange) -> None:
 
 
 def choose_size(wanted: pb.CapacityRange, *, smallest: int, largest: int, default: int, step: int = 1) -> int:
-    """The size of a new or grown volume.
-
-    Args:
-        wanted: the request's range; zeros mean unset (CSI spec, CapacityRange).
-        smallest: the lower bound: the source's size, the filesystem's minimum, or the present size.
-        largest: the upper bound of any volume.
-        default: the size for a request without one.
-        step: sizes are multiples of this.
-
-    Returns:
-        Bytes: at least required_bytes, at most limit_bytes, a multiple of `step`.
+    """The size of a new or grown volume: a multiple of `step` within the request's range (zeros mean unset).
 
     Raises:
         CsiError: INVALID_ARGUMENT or OUT_OF_RANGE if there is no such size.

@@ -25,11 +25,7 @@ class Snapshots:
         self._snapshots = store.snapshots
 
     def CreateSnapshot(self, request: pb.CreateSnapshotRequest) -> pb.CreateSnapshotResponse:
-        """Copy a volume. If the name exists, return that snapshot.
-
-        Raises:
-            CsiError: NOT_FOUND for the volume, ALREADY_EXISTS if the name belongs to a snapshot of another volume.
-        """
+        """Copy a volume. If the name exists, return that snapshot; ALREADY_EXISTS if it is of another volume."""
         volume_id = names.require("source_volume_id", request.source_volume_id)
         name = names.require("name", request.name)
         snapshot = self._snapshots.named(name)
@@ -55,7 +51,6 @@ class Snapshots:
         return self._snapshots.make(snapshot, source=data)
 
     def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest) -> pb.DeleteSnapshotResponse:
-        """Remove a snapshot. OK if it does not exist (CSI spec)."""
         snapshot = self._snapshots.find(names.require("snapshot_id", request.snapshot_id))
         if snapshot is not None:
             self._snapshots.remove(snapshot)

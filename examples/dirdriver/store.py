@@ -34,43 +34,23 @@ DIRECTORY_MODE = 0o777
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """The record of a volume or a snapshot.
-
-    Attributes:
-        volume_id: the id in answers.
-        name: the caller's name for it, the key of CreateVolume and CreateSnapshot.
-        layout: `directory` or `block`.
-        size_bytes: its size. A directory's pod may write more: nothing enforces it.
-        parameters: of the CreateVolume request.
-        snapshot_id: the snapshot that a volume was restored from, or empty.
-        source_volume_id: the volume that this is a copy of, or empty.
-        created_us: the time of creation in microseconds since the epoch. No two are equal, so it orders lists.
-    """
+    """The record of a volume or a snapshot."""
 
     volume_id: str
-    name: str
-    layout: str
-    size_bytes: int
-    parameters: dict[str, str]
-    snapshot_id: str = ""
-    source_volume_id: str = ""
-    created_us: int = 0
+    name: str  # the caller's name for it, the key of CreateVolume and CreateSnapshot
+    layout: str  # `directory` or `block`
+    size_bytes: int  # a directory's pod may write more: nothing enforces it
+    parameters: dict[str, str]  # of the CreateVolume request
+    snapshot_id: str = ""  # the snapshot that a volume was restored from
+    source_volume_id: str = ""  # the volume that this is a copy of
+    created_us: int = 0  # since the epoch. No two are equal, so it orders lists
 
 
 class Store:
-    """The state directory of one driver process.
-
-    Attributes:
-        volumes: the volumes.
-        snapshots: the snapshots.
-    """
+    """The state directory of one driver process."""
 
     def __init__(self, root: Path) -> None:
-        """Take the directory and remove unfinished folders.
-
-        Raises:
-            SettingsError: the directory cannot be used, or another process uses it.
-        """
+        """Take the directory and remove unfinished folders. SettingsError: it cannot be used, or another uses it."""
         try:
             root.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -102,7 +82,6 @@ class Shelf:
         return sorted(filter(None, found), key=lambda volume: volume.created_us)
 
     def find(self, volume_id: str) -> Volume | None:
-        """The volume of an id, or None."""
         if "/" in volume_id:
             return None
         try:
@@ -113,22 +92,16 @@ class Shelf:
             raise
 
     def get(self, volume_id: str) -> Volume:
-        """The volume of an id.
-
-        Raises:
-            CsiError: NOT_FOUND.
-        """
+        """The volume of an id. Raises NOT_FOUND."""
         volume = self.find(volume_id)
         if volume is None:
             raise errors.not_found(f"{volume_id} does not exist")
         return volume
 
     def named(self, name: str) -> Volume | None:
-        """The volume of a name, or None."""
         return next((volume for volume in self.all() if volume.name == name), None)
 
     def data(self, volume: Volume) -> Path:
-        """The directory or the image of a volume."""
         return self._folder / volume.volume_id / data_name(volume)
 
     def make(self, volume: Volume, *, source: Path | None = None) -> Volume:
@@ -162,14 +135,12 @@ class Shelf:
         return grown
 
     def remove(self, volume: Volume) -> None:
-        """Remove a volume and its data."""
         unfinished = self._unfinished / volume.volume_id
         (self._folder / volume.volume_id).rename(unfinished)
         flush(self._folder)
         shutil.rmtree(unfinished)
 
     def mounts(self, volume: Volume) -> list[mounts.Mount]:
-        """The bind mounts of a volume on this node."""
         if volume.layout == BLOCK:
             roots = tuple(f"/{device.name}" for device, _readonly in devices(self.data(volume)))
             return [mount for mount in mounts.table() if mount.root in roots]
@@ -177,7 +148,6 @@ class Shelf:
 
 
 def new_volume(kind: str, **fields: Any) -> Volume:
-    """A record with a new id."""
     return Volume(volume_id=names.new_id(kind), **fields)
 
 

@@ -9,7 +9,6 @@ def topology_key(driver_name: str) -> str:
 
 
 def topology_of(key: str, node: str) -> pb.Topology:
-    """The topology of a node and of its volumes."""
     return pb.Topology(segments={key: node})
 
 

@@ -40,16 +40,11 @@ class Volumes:
     def ControllerGetCapabilities(
         self, _request: pb.ControllerGetCapabilitiesRequest
     ) -> pb.ControllerGetCapabilitiesResponse:
-        """The features of the Controller service."""
         found = [pb.ControllerServiceCapability(rpc=RPC(type=kind)) for kind in CAPABILITIES]
         return pb.ControllerGetCapabilitiesResponse(capabilities=found)
 
     def CreateVolume(self, request: pb.CreateVolumeRequest) -> pb.CreateVolumeResponse:
-        """Make a volume, empty or as a copy. If the name exists, return that volume.
-
-        Raises:
-            CsiError: as the CSI spec lists them, CreateVolume Errors; ALREADY_EXISTS for another volume of this name.
-        """
+        """Make a volume, empty or as a copy. If the name exists, return that volume; ALREADY_EXISTS if it differs."""
         name = names.require("name", request.name)
         layout = access.layout_of(request.volume_capabilities)
         for capability in request.volume_capabilities:
@@ -116,11 +111,7 @@ class Volumes:
             )
 
     def DeleteVolume(self, request: pb.DeleteVolumeRequest) -> pb.DeleteVolumeResponse:
-        """Remove a volume and its data. OK if it does not exist (CSI spec). Its snapshots are copies, and stay.
-
-        Raises:
-            CsiError: FAILED_PRECONDITION while the node uses it.
-        """
+        """Remove a volume and its data. OK if it does not exist (CSI spec). Its snapshots are copies, and stay."""
         volume = self._volumes.find(names.require("volume_id", request.volume_id))
         if volume is not None:
             if found := self._volumes.mounts(volume):
@@ -132,7 +123,6 @@ class Volumes:
         return pb.DeleteVolumeResponse()
 
     def ListVolumes(self, request: pb.ListVolumesRequest) -> pb.ListVolumesResponse:
-        """A page of all volumes."""
         page, token = paging.page(self._volumes.all(), request.max_entries, request.starting_token)
         entries = [pb.ListVolumesResponse.Entry(volume=self._message(volume)) for volume in page]
         return pb.ListVolumesResponse(entries=entries, next_token=token)

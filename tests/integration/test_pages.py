@@ -19,7 +19,7 @@ from common.limits import Limits
 from common.listener import Listener
 from common.pages.client import NoSuchPage, ask_page
 from common.pages.hub import HubStatus, NodeStatus
-from common.pages.server import Pages, PageServer
+from common.pages.server import Pages
 from common.sockets import listen_unix
 from common.version import introduce
 from tests.kit.linked import Peer
@@ -99,8 +99,7 @@ async def test_a_hub_answers_no_other_method_than_get(hub: Hub, method: bytes) -
 
 
 async def test_hundreds_of_clients_may_connect_while_the_server_is_busy(hub: Hub, short_dir: Path) -> None:
-    agents = PageServer(listen_unix(short_dir / "edge.sock", mode=0o600), Pages({}))
-    await agents.start()
+    agents = await Pages({}).listen(listen_unix(short_dir / "edge.sock", mode=0o600))
     for path in (hub.path, short_dir / "edge.sock"):
         clients = [socket.socket(socket.AF_UNIX) for _ in range(300)]
         for client in clients:
@@ -108,7 +107,7 @@ async def test_hundreds_of_clients_may_connect_while_the_server_is_busy(hub: Hub
             client.connect(str(path))
         for client in clients:
             client.close()
-    await agents.close()
+    agents.close()
 
 
 async def test_a_listener_that_closes_ends_the_answers_under_way(short_dir: Path) -> None:

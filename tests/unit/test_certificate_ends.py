@@ -43,12 +43,15 @@ def shown(metrics: Metrics, certificate: str) -> float | None:
     return registry_of(metrics).get_sample_value(name, {"certificate": certificate})
 
 
-def test_a_process_tells_the_end_of_its_certificate_until_the_file_is_renewed(tmp_path: Path) -> None:
+def test_a_process_tells_the_end_of_its_certificate_until_the_file_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority, metrics = Authority(tmp_path), Metrics()
     pem = authority.issue("a", "b", file="own", lifetime_s=100.0)
     (term,) = terms_in(pem.cert.read_bytes())
     now = term.ends_at - 90
-    ends = CertificateEnds(pem.cert, pem.ca, metrics, now=lambda: now)
+    monkeypatch.setattr("common.certificate_ends.time.time", lambda: now)
+    ends = CertificateEnds(pem.cert, pem.ca, metrics)
     assert shown(metrics, "own") == term.ends_at
     (ca,) = terms_in(pem.ca.read_bytes())
     assert shown(metrics, "ca") == ca.ends_at
@@ -64,13 +67,14 @@ def test_a_process_tells_the_end_of_its_certificate_until_the_file_is_renewed(tm
     assert ends.problems() == []
 
 
-def test_of_several_authorities_the_first_that_ends_is_told(tmp_path: Path) -> None:
+def test_of_several_authorities_the_first_that_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = Authority(tmp_path, name="old", lifetime_s=50.0), Authority(tmp_path, name="new")
     ca = bundle(tmp_path / "ca.pem", new, old)
     (term,) = terms_in(old.path.read_bytes())
     now, metrics = term.ends_at - 1, Metrics()
     pem = new.hub()
-    (sentence,) = CertificateEnds(pem.cert, ca, metrics, now=lambda: now).problems()
+    monkeypatch.setattr("common.certificate_ends.time.time", lambda: now)
+    (sentence,) = CertificateEnds(pem.cert, ca, metrics).problems()
     assert sentence.startswith(f"a CA certificate in {ca} ends at ")
     assert shown(metrics, "ca") == term.ends_at
 

@@ -230,9 +230,10 @@ def test_a_line_that_cannot_be_written_is_counted_and_lost(
     assert handler.lost_lines == 2
 
 
-def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over() -> None:
+def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now, stream = 0.0, Written()
-    stream.handler = handler = logs.LineHandler(stream, logs.TextLines(), clock=lambda: now)
+    stream.handler = handler = logs.LineHandler(stream, logs.TextLines())
+    monkeypatch.setattr("common.logs.time.monotonic", lambda: now)
     of_peer = logs.of_peer("10.0.0.7")
     for number in range(BURST + 4_312):
         handler.handle(LOGGER.makeRecord("", logging.INFO, "", 0, "no hello: %d %%", (number,), None, extra=of_peer))

@@ -147,7 +147,7 @@ def test_every_reason_of_the_wire_has_a_series_from_the_start() -> None:
 
 def test_publications_that_a_runtime_mounts_are_counted_by_who_told_it() -> None:
     metrics = Metrics()
-    metrics.volume_deferred("agent")
+    metrics.deferred.inc("agent")
     name = "csi_bridge_deferred_publications_total"
     found = {by: registry_of(metrics).get_sample_value(name, {"by": by}) for by in ("agent", "driver")}
     assert found == {"agent": 1, "driver": 0}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.pages import server
-from common.pages.server import Pages, PageServer
+from common.pages.server import Pages
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -97,9 +97,10 @@ def whole(chunks: bytes) -> bytes:
         chunks = chunks[int(size, 16) + 2 :]
 
 
-def test_however_many_ask_making_the_answer_takes_a_fifth_of_the_time() -> None:
+def test_however_many_ask_making_the_answer_takes_a_fifth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     page = Page(takes_s=0.02)
-    pages = Pages({"/volumes": page}, clock=page.clock)
+    pages = Pages({"/volumes": page})
+    monkeypatch.setattr("time.monotonic", page.clock)
     began = page.now
     while page.now < began + 10.0:
         pages._document("/volumes")
@@ -107,9 +108,10 @@ def test_however_many_ask_making_the_answer_takes_a_fifth_of_the_time() -> None:
     assert page.made <= 10.0 / (5 * 0.02) + 1
 
 
-def test_an_answer_that_costs_nothing_is_always_of_now() -> None:
+def test_an_answer_that_costs_nothing_is_always_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     page = Page(takes_s=0.0)
-    pages = Pages({"/volumes": page}, clock=page.clock)
+    pages = Pages({"/volumes": page})
+    monkeypatch.setattr("time.monotonic", page.clock)
     assert [json.loads(pages._document("/volumes"))["made"] for _ in range(3)] == [1, 2, 3]
 
 
@@ -232,12 +234,9 @@ async def served(request: bytes, connection: Connection) -> bytes:
     reader = asyncio.StreamReader()
     reader.feed_data(request)
     reader.feed_eof()
-    with socket.socket(socket.AF_UNIX) as sock:
-        serving = asyncio.create_task(
-            PageServer(sock, Pages({"/volumes": lambda: Made(1)}))._serve(reader, connection.writer)
-        )
-        answer = await connection.read()
-        await serving
+    serving = asyncio.create_task(Pages({"/volumes": lambda: Made(1)}).serve(reader, connection.writer))
+    answer = await connection.read()
+    await serving
     return answer
 
 
