@@ -84,11 +84,11 @@ class Closures:
 
     def is_known(self, node: str) -> bool:
         """Whether every object that the node's closure looks up exists or is known not to exist."""
-        return self.is_ready and all(map(self._source.knows, self._closure(node).looked_up()))
+        return self.is_ready and all(map(self._source.knows, self._closure(node).looked_up))
 
     def is_unknown(self, node: str, ref: Ref) -> bool:
         """Whether the node's closure looks up an object that the source does not know."""
-        return self._closure(node).looks_up(ref) and not self._source.knows(ref)
+        return ref in self._closure(node).looked_up and not self._source.knows(ref)
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """The node's objects: its Node, then pods by name, each after its own. Another mapping after each change."""
@@ -106,9 +106,8 @@ class Closures:
         if not self.is_ready or ref in self._past.get(node, ()):
             return True
         closure = self._closure(node)
-        if closure.looks_up(ref) or ref in closure.stamps():
-            return True
-        return not all(map(self._source.knows, closure.looked_up()))
+        is_of_it = ref in closure.looked_up or ref in closure.stamps()
+        return is_of_it or not all(map(self._source.knows, closure.looked_up))
 
     def problems(self) -> list[str]:
         return [
@@ -142,7 +141,10 @@ class Closures:
                 watchers.remove(changed)
             if not watchers:
                 self._watchers.pop(node, None)
-                self._forget(node)
+                self._touched.pop(node, None)
+                if (closure := self._closures.pop(node, None)) is not None:
+                    closure.clear()
+                    self._note(closure)
 
         return unwatch
 
@@ -155,13 +157,6 @@ class Closures:
             del self._touched[node]
         self._note(closure)
         return closure
-
-    def _forget(self, node: str) -> None:
-        self._touched.pop(node, None)
-        closure = self._closures.pop(node, None)
-        if closure is not None:
-            closure.clear()
-            self._note(closure)
 
     def _changed(self, refs: frozenset[Ref]) -> None:
         """Take the objects that have changed from the source. An empty set: the source has become ready."""
@@ -210,8 +205,8 @@ class Closures:
     def _note(self, closure: "_Closure") -> None:
         """Update `_users` from a closure, and tell the source which objects are in use."""
         for ref in list(closure.unnoted):
-            if closure.looks_up(ref):
-                request = closure.request(ref)
+            if ref in closure.looked_up:
+                request = closure.requests.get(ref)
                 if ref not in self._users or request is not None:
                     self._source.use(ref, request)
                 self._users.setdefault(ref, set()).add(closure.node)
@@ -282,37 +277,27 @@ class _Closure:
         # Objects that it has begun or ceased to look up, until `Closures` has noted them. They outlive a failure: a
         # walk that is repeated after it would find no difference.
         self.unnoted: set[Ref] = set()
+        self.looked_up: defaultdict[Ref, set[Ref]] = defaultdict(set)  # the pods whose walks look an object up
+        self.requests: dict[Ref, TokenRequest] = {}  # the tokens to request, by the object that holds them
         self._source, self._bound, self._rights = source, bound, rights
         self._walks: dict[Ref, _Walk] = {}
-        self._pods: dict[Ref, set[Ref]] = {}  # the pods whose walks look an object up, by object
-        self._requests: dict[Ref, TokenRequest] = {}  # the tokens to request, by the object that holds them
         self._stamps: dict[Ref, Stamp] | None = None
         self._walk_again(bound.pods.get(node, ()))
-
-    def looks_up(self, ref: Ref) -> bool:
-        return ref in self._pods
-
-    def request(self, ref: Ref) -> TokenRequest | None:
-        return self._requests.get(ref)
 
     def refused(self) -> Mapping[Ref, str]:
         return {ref: why for pod in sorted(self._walks) for ref, why in self._walks[pod].refused.items()}
 
-    def looked_up(self) -> Collection[Ref]:
-        return self._pods.keys()
-
     def stamps(self) -> Mapping[Ref, Stamp]:
         if self._stamps is None:
-            self._stamps = {}
-            self._add_stamp(Ref("Node", "", self.node), self._stamps)
-            for pod in sorted(self._walks, key=lambda ref: (ref.namespace, ref.name)):
-                for ref in self._walks[pod].held:
-                    self._add_stamp(ref, self._stamps)
+            pods = sorted(self._walks, key=lambda ref: (ref.namespace, ref.name))
+            refs = dict.fromkeys(chain([Ref("Node", "", self.node)], *(self._walks[pod].held for pod in pods)))
+            self._stamps = {ref: stamp for ref in refs if (stamp := self._source.stamp(ref)) is not None}
         return self._stamps
 
     def change(self, refs: set[Ref]) -> None:
+        """Repeat the walks of the pods that depend on these changed objects."""
         before, self._stamps = self._stamps, None
-        stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self._pods.get(ref, ())}
+        stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self.looked_up.get(ref, ())}
         stale |= {ref for ref in refs if ref.kind == "Pod"}
         held = self._held(stale)
         self._walk_again(stale)
@@ -321,43 +306,18 @@ class _Closure:
 
     def clear(self) -> None:
         """Forget all walks: `unnoted` then has every object that they looked up."""
-        self.unnoted.update(self._pods)
-        self._pods = {}
-
-    def _walk_again(self, stale: Iterable[Ref]) -> None:
-        mine = self._bound.pods.get(self.node, ())
-        for pod in stale:
-            new = _walk(pod, self.node, self._source, self._bound, self._rights) if pod in mine else _NOTHING
-            old = self._walks.pop(pod, _NOTHING)
-            for ref in old.looked_up - new.looked_up:
-                _discard(self._pods, ref, pod)
-            for ref in new.looked_up - old.looked_up:
-                self._pods.setdefault(ref, set()).add(pod)
-            if pod in mine:
-                self._walks[pod] = new
-            self.unnoted |= old.looked_up ^ new.looked_up
-            if old.tokens != new.tokens:
-                self.unnoted |= self._ask(old.tokens, new.tokens)
-
-    def _ask(self, old: TokenRequest | None, new: TokenRequest | None) -> set[Ref]:
-        """Replace a pod's request for tokens. Returns the objects that hold the tokens of both requests."""
-        if old is not None:
-            self._requests.pop(old.ref, None)  # manifests may give two pods one UID
-        if new is not None:
-            self._requests[new.ref] = new
-        return {it.ref for it in (old, new) if it is not None}
+        self.unnoted.update(self.looked_up)
+        self.looked_up.clear()
 
     def _held(self, pods: Iterable[Ref]) -> dict[Ref, tuple[Ref, ...]]:
         return {pod: self._walks[pod].held for pod in pods if pod in self._walks}
 
-    def _attachments(self, ref: Ref) -> Iterable[Ref]:
-        """The attachments of a volume. When one of them has changed, `_Bound.move` yields the volume instead."""
-        return self._bound.attachments.get((self.node, ref.name), ()) if ref.kind == "PersistentVolume" else ()
-
     def _in_place(self, before: Mapping[Ref, Stamp], refs: Collection[Ref]) -> dict[Ref, Stamp] | None:
         """The old stamps with those of the changed objects replaced; None if an object came or went."""
         stamps = dict(before)
-        for ref in chain(refs, *map(self._attachments, refs)):
+        # When an attachment has changed, `_Bound.move` yields its volume instead.
+        volumes = ((self.node, ref.name) for ref in refs if ref.kind == "PersistentVolume")
+        for ref in chain(refs, *(self._bound.attachments.get(volume, ()) for volume in volumes)):
             stamp = self._source.stamp(ref)
             if (stamp is None) is (ref in stamps):
                 return None
@@ -365,9 +325,70 @@ class _Closure:
                 stamps[ref] = stamp
         return stamps
 
-    def _add_stamp(self, ref: Ref, stamps: dict[Ref, Stamp]) -> None:
-        if ref not in stamps and (stamp := self._source.stamp(ref)) is not None:
-            stamps[ref] = stamp
+    def _walk_again(self, stale: Iterable[Ref]) -> None:
+        mine = self._bound.pods.get(self.node, ())
+        for pod in stale:
+            new = self._walk(pod) if pod in mine else _NOTHING  # before the old one goes, because it may fail
+            old = self._walks.pop(pod, _NOTHING)
+            for ref in old.looked_up - new.looked_up:
+                _discard(self.looked_up, ref, pod)
+            for ref in new.looked_up - old.looked_up:
+                self.looked_up[ref].add(pod)
+            if pod in mine:
+                self._walks[pod] = new
+            self.unnoted |= old.looked_up ^ new.looked_up
+            if old.tokens == new.tokens:
+                continue
+            if old.tokens is not None:
+                self.requests.pop(old.tokens.ref, None)  # manifests may give two pods one UID
+                self.unnoted.add(old.tokens.ref)
+            if new.tokens is not None:
+                self.requests[new.tokens.ref] = new.tokens
+                self.unnoted.add(new.tokens.ref)
+
+    def _walk(self, pod: Ref) -> "_Walk":
+        held: dict[Ref, None] = {}
+        visited: set[Ref] = set()
+        looked_up: set[Ref] = set()
+        refused: dict[Ref, str] = {}
+        # The drivers of the pod's file system volumes. Block volumes get no tokens (kubernetes csi_block.go).
+        mounting: list[Body] = []
+
+        def visit(ref: Ref) -> None:
+            looked_up.add(ref)
+            if ref in visited:
+                return
+            visited.add(ref)
+            body = self._source.body(ref)
+            if body is not None and (why := self._rights.why_not(self.node, ref, body)):
+                refused[ref] = why
+                if ref == pod:  # else its node would take down the pod's other volumes
+                    held[ref] = None
+                return
+            if body is not None:
+                visit_needs(ref, body)
+            held[ref] = None
+            if ref.kind == "PersistentVolume":
+                held.update(dict.fromkeys(sorted(self._bound.attachments.get((self.node, ref.name), ()))))
+
+        def visit_needs(ref: Ref, body: Body) -> None:
+            for needed in KINDS[ref.kind].needs(body):
+                found = self._source.body(needed)
+                if ref.kind != "PersistentVolumeClaim" or (found is not None and is_claimed_by(found, body)):
+                    visit(needed)
+                else:
+                    looked_up.add(needed)
+                if needed.kind == "CSIDriver" and found is not None and body["spec"].get("volumeMode") != "Block":
+                    mounting.append(found)
+
+        visit(pod)
+        body = self._source.body(pod)
+        tokens = request_of(body, mounting) if body is not None else None
+        if tokens is not None:
+            looked_up.add(tokens.ref)
+            del held[pod]  # the pod comes last
+            held |= {tokens.ref: None, pod: None}
+        return _Walk(tuple(held), frozenset(looked_up), tokens, refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,54 +404,6 @@ class _Walk:
 
 
 _NOTHING = _Walk()
-
-
-def _walk(pod: Ref, node: str, source: Source, bound: _Bound, rights: NodeRights) -> _Walk:
-    held: dict[Ref, None] = {}
-    visited: set[Ref] = set()
-    looked_up: set[Ref] = set()
-    refused: dict[Ref, str] = {}
-    # The drivers of the pod's file system volumes. Block volumes get no tokens (kubernetes csi_block.go).
-    mounting: set[Ref] = set()
-
-    def visit(ref: Ref) -> None:
-        looked_up.add(ref)
-        if ref in visited:
-            return
-        visited.add(ref)
-        body = source.body(ref)
-        if body is not None and (why := rights.why_not(node, ref, body)):
-            refused[ref] = why
-            if ref == pod:  # else its node would take down the pod's other volumes
-                held[ref] = None
-            return
-        for needed in KINDS[ref.kind].needs(body) if body is not None else ():
-            if ref.kind != "PersistentVolumeClaim" or _is_mutual(needed, body, source):
-                visit(needed)
-            else:
-                looked_up.add(needed)
-            if needed.kind == "CSIDriver" and body is not None and body["spec"].get("volumeMode") != "Block":
-                mounting.add(needed)
-        held[ref] = None
-        if ref.kind == "PersistentVolume":
-            held.update(dict.fromkeys(sorted(bound.attachments.get((node, ref.name), ()))))
-
-    visit(pod)
-    tokens = _tokens(source.body(pod), map(source.body, mounting))
-    if tokens is not None:
-        looked_up.add(tokens.ref)
-        del held[pod]  # the pod comes last
-        held |= {tokens.ref: None, pod: None}
-    return _Walk(tuple(held), frozenset(looked_up), tokens, refused)
-
-
-def _tokens(pod: Body | None, drivers: Iterable[Body | None]) -> TokenRequest | None:
-    return request_of(pod, (body for body in drivers if body is not None)) if pod is not None else None
-
-
-def _is_mutual(volume: Ref, claim: Body | None, source: Source) -> bool:
-    body = source.body(volume)
-    return body is not None and claim is not None and is_claimed_by(body, claim)
 
 
 def _discard(index: dict[_K, set[_V]], key: _K, value: _V) -> None:

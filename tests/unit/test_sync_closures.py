@@ -470,7 +470,7 @@ def test_a_pod_that_cannot_be_looked_at_is_not_gone(monkeypatch: pytest.MonkeyPa
     closures.watch("n1", lambda: told.append("n1"))
     before = held(closures, "n1")
     with monkeypatch.context() as patched:
-        patched.setattr("cloud.sync.closures._walk", None)
+        patched.setattr("cloud.sync.closures._Closure._walk", None)
         put(objects, driver(podInfoOnMount=True))
         assert told == []
         with pytest.raises(TypeError):
@@ -505,15 +505,15 @@ def test_what_a_look_that_failed_half_way_found_is_asked_for_by_the_next_one(mon
     found = Reluctant(driver(volumeLifecycleModes=["Ephemeral"]))
     closures, walked = watched(found), list[Ref]()
 
-    def fail(ref: Ref, *args: Any) -> Any:
+    def fail(closure: Any, ref: Ref) -> Any:
         if walked:
             raise RuntimeError("an object with a fault")
         walked.append(ref)
-        return walk(ref, *args)
+        return walk(closure, ref)
 
-    walk = module._walk
+    walk = module._Closure._walk
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_walk", fail)
+        patched.setattr(module._Closure, "_walk", fail)
         put(found, with_a_secret("p1", "s1"), with_a_secret("p2", "s2"))
     put(found, node(zone="a"))
     assert {"Pod default/p1", "Pod default/p2"} <= set(held(closures, "n1"))
