@@ -23,10 +23,11 @@ Records:
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 from cloud.kinds.fields import Body
@@ -40,6 +41,8 @@ from cloud.sync.fact_quota import EARLIER_USE, FACT_QUOTA_BYTES, GUARDED_KINDS, 
 from cloud.sync.node_ids import id_conflicts
 from common import sole_use
 from common.objects import Ref, Stamp, encode_body
+
+K = TypeVar("K")
 
 MOST_FACTS: Final = 10_000
 """Of one node: each is a claim or a pod."""
@@ -80,8 +83,9 @@ class FactTable:
         # `volumesInUse`; and the names of their claims to volumes (`common.sole_use`)
         self.earlier_use: dict[str, frozenset[str]] = {}
         self.events: dict[tuple[str, Ref], Fact] = {}  # the newest Events by node and name, the oldest first
+        self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)  # the nodes with a fact about a claim
         # The nodes that list a volume as in use, by the volume's name in `volumesInUse`
-        self._users: dict[str, set[str]] = {}
+        self._users: defaultdict[str, set[str]] = defaultdict(set)
         self._told: Told | None = None
         self._conflicts: list[str] | None = None
         self._subscribers: list[Callable[[], None]] = []
@@ -92,8 +96,7 @@ class FactTable:
         for node, ref, fact in records.take(Kind.FACT, _read_fact):
             self._quota.put(node, ref, _size(node, ref, fact))
             self._facts.setdefault(node, {})[ref] = fact
-            if ref.kind == "Node":
-                self._note_use(node, None, fact)
+            self._note(node, ref, None, fact)
         records.watch(Kind.FACT, lambda key: self._as_it_is(*key))
         records.watch(Kind.MACHINE, lambda key: self._machine(*key))
 
@@ -117,6 +120,10 @@ class FactTable:
         if Ref("Node", "", node) in self.of(node):
             self._retold()
 
+    def tellers(self, ref: Ref) -> Collection[str]:
+        """The nodes with a fact about a claim, which may not exist yet."""
+        return tuple(self._tellers.get(ref, ()))
+
     def users(self, volume: str) -> Collection[str]:
         """The nodes that list a volume as in use, by its name in `volumesInUse`."""
         return self._users.get(volume, frozenset())
@@ -134,37 +141,32 @@ class FactTable:
     def told(self) -> Told:
         """All facts that change other objects. It is the same object until one of these facts changes."""
         if self._told is None:
-            claims: dict[Ref, list[tuple[int, ClaimStatus]]] = {}
-            for node, facts in self._facts.items():
-                for ref, fact in facts.items():
-                    if ref.kind == "PersistentVolumeClaim":
-                        uid = fact.body.get("metadata", {}).get("uid", "")
-                        volume = fact.body.get("spec", {}).get("volumeName", "")
-                        status = ClaimStatus(node, uid, fact.body["status"], volume=volume)
-                        claims.setdefault(ref, []).append((fact.told_ns, status))
-            in_order = {
-                ref: tuple(status for _, status in sorted(told, key=lambda item: item[0]))
-                for ref, told in claims.items()
-            }
+            facts = ((fact, ref, node) for node, facts in self._facts.items() for ref, fact in facts.items())
+            claims: defaultdict[Ref, list[ClaimStatus]] = defaultdict(list)
+            of_claims = (it for it in facts if it[1].kind == "PersistentVolumeClaim")
+            for fact, ref, node in sorted(of_claims, key=lambda it: it[0].told_ns):
+                uid = fact.body.get("metadata", {}).get("uid", "")
+                volume = fact.body.get("spec", {}).get("volumeName", "")
+                claims[ref].append(ClaimStatus(node, uid, fact.body["status"], volume=volume))
             nodes = {
                 node: pick(body, "metadata")
                 for node in self._facts
                 if (body := self.believed(node, Ref("Node", "", node))) is not None
             }
-            self._told = Told(in_order, nodes)
+            self._told = Told({ref: tuple(told) for ref, told in claims.items()}, nodes)
         return self._told
 
     def problems(self) -> list[str]:
         if self._conflicts is None:
             self._conflicts = list(id_conflicts(self._facts))
-        trouble = (
-            f"the hub cannot store the facts that nodes send, and the nodes keep them until it can: {self._trouble}"
-        )
-        exceeded = [
+        found = [
             f"{text}: the hub stores no more of them; what is left out is not shown here and not in Kubernetes"
             for _, text in sorted(self._quota.exceeded.items())
         ]
-        return [*([trouble] if self._trouble else []), *exceeded, *self._conflicts]
+        if self._trouble:
+            why = "the hub cannot store the facts that nodes send, and the nodes keep them until it can"
+            found.insert(0, f"{why}: {self._trouble}")
+        return found + self._conflicts
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` on the loop whenever `told()` is another object. Returns a function that ends this."""
@@ -192,7 +194,7 @@ class FactTable:
             self._quota.put(node, ref, size, stray=stray)
             facts = self._facts.setdefault(node, {})
             old, facts[ref] = facts.get(ref), fact
-            self._note(ref, old, fact)
+            self._note(node, ref, old, fact)
 
     async def settle_failed(self, ref: Ref) -> None:
         """Let no record have a fact that does not count, because its write had failed. Raises OSError."""
@@ -204,7 +206,7 @@ class FactTable:
         async with self._lock(node):
             await self._write(self._removed(node, ref))
             self._quota.remove(node, ref)
-            self._note(ref, self._facts.get(node, {}).pop(ref, None), None)
+            self._note(node, ref, self._facts.get(node, {}).pop(ref, None), None)
 
     async def meet(self, node: str, instance: str) -> None:
         """Note which machine tells a node's facts from now on. What another one had in use becomes `earlier_use`.
@@ -249,7 +251,7 @@ class FactTable:
         for key in [key for key in self.events if key[0] == node]:
             del self.events[key]
         for ref, fact in self._facts.pop(node, {}).items():
-            self._note(ref, fact, None)
+            self._note(node, ref, fact, None)
 
     async def _put_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
         change = _machine(node, instance, earlier_use)
@@ -273,11 +275,8 @@ class FactTable:
         if fact is None or (self._guarded_only and ref.kind not in GUARDED_KINDS):
             return None
         if self._guarded_only and ref.kind == "Node":
-            return {
-                "uid": "",
-                "version": "",
-                "body": {"status": pick(fact.body.get("status"), "volumesInUse", "fence")},
-            }
+            kept = {"status": pick(fact.body.get("status"), "volumesInUse", "fence")}
+            return {"uid": "", "version": "", "body": kept}
         return {"uid": fact.stamp.uid, "version": fact.stamp.version, "body": fact.body}
 
     def _removed(self, node: str, *refs: Ref) -> list[Change]:
@@ -319,31 +318,31 @@ class FactTable:
     def _lock(self, node: str) -> asyncio.Lock:
         return self._locks.setdefault(node, asyncio.Lock())
 
-    def _note(self, ref: Ref, old: Fact | None, new: Fact | None) -> None:
+    def _note(self, node: str, ref: Ref, old: Fact | None, new: Fact | None) -> None:
         if ref.kind == "CSINode":
             self._conflicts = None
-            return
-        if ref.kind in ("Pod", sole_use.KIND):
-            return  # it changes no other object
-        if ref.kind == "Node":
-            self._note_use(ref.name, old, new)
-        if ref.kind == "Node" and old and new and old.body.get("metadata") == new.body.get("metadata"):
-            return  # the volumes in use change with every mount, and concern no other object
-        self._retold()
+        elif ref.kind == "Node":
+            _move(self._users, node, _in_use(old), _in_use(new))
+            # The volumes in use change with every mount, and concern no other object.
+            if not (old and new and old.body.get("metadata") == new.body.get("metadata")):
+                self._retold()
+        elif ref.kind == "PersistentVolumeClaim":
+            _move(self._tellers, node, {ref} if old else set(), {ref} if new else set())
+            self._retold()
 
     def _retold(self) -> None:
         self._told = None
         for changed in list(self._subscribers):
             changed()
 
-    def _note_use(self, node: str, old: Fact | None, new: Fact | None) -> None:
-        before, now = _in_use(old), _in_use(new)
-        for volume in before - now:
-            self._users[volume].discard(node)
-            if not self._users[volume]:
-                del self._users[volume]
-        for volume in now - before:
-            self._users.setdefault(volume, set()).add(node)
+
+def _move(index: dict[K, set[str]], node: str, before: AbstractSet[K], now: AbstractSet[K]) -> None:
+    for key in now - before:
+        index[key].add(node)
+    for key in before - now:
+        index[key].discard(node)
+        if not index[key]:
+            del index[key]
 
 
 def _in_use(fact: Fact | None) -> frozenset[str]:

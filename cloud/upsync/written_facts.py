@@ -24,7 +24,7 @@ Rules:
 import asyncio
 import logging
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -78,8 +78,6 @@ class WrittenFacts(FactSink):
         self._buckets: dict[str, Bucket] = {}  # by node: the Events that it may still let the hub write
         self._monotonic = monotonic
         self._uids: dict[str, str] = {}  # the UID of each existing Node, as the cluster's watch showed it last
-        # The nodes with a stored fact about a claim, by claim. The claim may not exist yet.
-        self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)
         self._queues: dict[str, WriteQueue[Key]] = {kind: WriteQueue(self._write, pause=pause) for kind in writers}
 
     def judge_again(self, node: str) -> None:
@@ -138,11 +136,9 @@ class WrittenFacts(FactSink):
                     self._add((ref.name, told))
             case "Node" if body is not None and self._has_other_use(ref, body):
                 self._add((ref.name, ref))
-            case "PersistentVolumeClaim" if body is None:
-                self._tellers.pop(ref, None)  # these facts are not about a later claim of this name
-            case "PersistentVolumeClaim":
-                for node in self._tellers.get(ref, ()):
-                    self._add_if_told(node, ref)
+            case "PersistentVolumeClaim" if body is not None:
+                for node in self._table.tellers(ref):
+                    self._add((node, ref))
             case "Pod" if body is not None:
                 for name in claim_names(body):
                     self._add_if_told(node_of(body), Ref("PersistentVolumeClaim", ref.namespace, name))
@@ -175,7 +171,6 @@ class WrittenFacts(FactSink):
         Returns False, and queues nothing, for a fact that does not count, as an Event above the node's rate. When its
         pod comes to the node, it is queued. Errors as of `FactSink.store`.
         """
-        key = node, obj.ref
         if self._closed:
             raise OSError("the hub stops")
         if obj.ref.kind == "Event" and not self._may_write_event(node):
@@ -184,50 +179,26 @@ class WrittenFacts(FactSink):
             return False
         if not await super().store(node, obj):
             return False
-        self._told(key)
+        self._add((node, obj.ref))
         if obj.ref.kind == "Node" and node not in self._observed:
             await self._in_use.wait(node, in_use(read_fact(obj)))
         return True
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         await super().drop(node, ref, uid)
-        if ref not in self._table.of(node):
-            self._untell(node, ref)
         if ref.kind != "Event":
             self._add((node, ref))
-
-    async def void(self, node: str) -> None:
-        """Drop all facts of the node from the disk. Those that Kubernetes has stay there. Raises OSError."""
-        self._untell_all(node)
-        await super().void(node)
 
     async def forget(self, node: str) -> None:
         """Forget a node that is gone for good, and delete the objects that the hub made for it. Raises OSError."""
         self._in_use.end(node)
         told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._table.of(node)))
-        self._untell_all(node)
         self._buckets.pop(node, None)
         await super().forget(node)
         if node not in self._streams:  # it may have reconnected meanwhile
             self._add((node, Ref(farewell.KIND, "", node)))
         for ref in told:
             self._add((node, ref))
-
-    def _told(self, key: Key) -> None:
-        node, ref = key
-        if ref.kind == "PersistentVolumeClaim":
-            self._tellers[ref].add(node)
-        self._add(key)
-
-    def _untell_all(self, node: str) -> None:
-        for ref in self._table.of(node):
-            self._untell(node, ref)
-
-    def _untell(self, node: str, ref: Ref) -> None:
-        if (tellers := self._tellers.get(ref)) is not None:
-            tellers.discard(node)
-            if not tellers:
-                del self._tellers[ref]
 
     def _may_write_event(self, node: str) -> bool:
         now = self._monotonic()

@@ -264,17 +264,6 @@ async def test_events_that_nobody_takes_hold_up_no_node(hub: WritingHub) -> None
     assert await hub.settle() == [(NODE, True)]
 
 
-async def test_of_a_claim_that_is_gone_nobody_is_remembered(hub: WritingHub) -> None:
-    await hub.has_written(CLAIM)
-    hub.facts.changed(CLAIM, None)
-    hub.facts.changed(CLAIM, {})
-    assert await hub.settle() == []
-    await hub.tell(CLAIM, "2")
-    assert await hub.settle() == [(CLAIM, True)]
-    hub.facts.changed(CLAIM, {})
-    assert await hub.settle() == [(CLAIM, True)]
-
-
 @pytest.mark.parametrize("end", ["drop", "void", "forget"])
 async def test_nothing_is_remembered_of_who_tells_of_a_claim_no_more(hub: WritingHub, end: str) -> None:
     hub.facts.changed(CLAIM, None)
@@ -289,7 +278,7 @@ async def test_nothing_is_remembered_of_who_tells_of_a_claim_no_more(hub: Writin
             await hub.facts.void("n1")
         case _:
             await hub.facts.forget("n1")
-    assert not hub.facts._tellers
+    assert not hub.facts._table.tellers(CLAIM)
 
 
 async def test_a_node_that_was_deleted_is_written_again_and_its_pods_with_it(hub: WritingHub) -> None:
