@@ -27,7 +27,7 @@ from cloud.records.records import Body, Change, Key, Kind, Records, stored_bytes
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from common.database_writer import WriteFailed
-from common.errors import OperatorRefused, timestamp
+from common.errors import OperatorRefused, first_of, timestamp
 from common.operator_orders import Done, Fence, Unfence
 
 log = logging.getLogger("csi_bridge.hub.fences")
@@ -192,8 +192,7 @@ class Fences:
     def _uses(self, in_use: Sequence[str] | None) -> str:
         if in_use is None:
             return "the hub has no list of the volumes that it used"
-        more = len(in_use) - _MOST_SHOWN
-        named = ", ".join(map(self._shown, in_use[:_MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
+        named = first_of([*map(self._shown, in_use)], _MOST_SHOWN)
         return f"it used {named}" if named else "it used no volume"
 
     def _shown(self, volume: str) -> str:

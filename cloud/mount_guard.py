@@ -31,7 +31,7 @@ from cloud.lapses import Lapses
 from cloud.mounts import Mounts
 from cloud.sync.fact_kinds import name_in_use
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
-from common.errors import VolumeHeld
+from common.errors import VolumeHeld, cut
 from common.reports import NODE_GET_INFO
 
 _SHOWN_CHARS = 200  # of an id in a message
@@ -118,7 +118,10 @@ class MountGuard:
     def _check(self, driver: str, volume: str, node_id: str, serving: str) -> None:
         if not self._mounts.is_ready:
             raise VolumeHeld(
-                driver, _shown(volume), _shown(node_id), "the hub has not read all objects yet; retry later"
+                driver,
+                cut(volume, _SHOWN_CHARS),
+                cut(node_id, _SHOWN_CHARS),
+                "the hub has not read all objects yet; retry later",
             )
         for node in self._nodes_of(driver, volume, node_id):
             if node == serving and not self._nodes.is_connected(node):
@@ -127,7 +130,7 @@ class MountGuard:
             goes_by_time = bool(view.absence) and not view.was_in_use  # the lease is that of the present machine
             if (why := why_held(view)) and not (goes_by_time and self._lapses.is_over(node, driver, volume)):
                 why += self._lapses.describe(node, driver, volume) if goes_by_time else ""
-                raise VolumeHeld(driver, _shown(volume), node, f"{why}; {_way_out(node, view)}")
+                raise VolumeHeld(driver, cut(volume, _SHOWN_CHARS), node, f"{why}; {_way_out(node, view)}")
 
     def _view(self, node: str, driver: str, volume: str) -> View:
         in_use, name = self._mounts.in_use(node), name_in_use(driver, volume)
@@ -183,7 +186,3 @@ def _way_out(node: str, view: View) -> str:
         f"bring the node back, or, if its machine is off for certain, run csi-bridge fence {node} on the hub's host or "
         f"give its Node the taint node.kubernetes.io/out-of-service"
     )
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

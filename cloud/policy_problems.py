@@ -9,6 +9,7 @@ from cloud.mounts import Mounts
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import name_in_use
 from common import offline_policy
+from common.errors import first_of
 from common.objects import Ref
 from common.offline_policy import ANNOTATION, FENCE
 
@@ -37,9 +38,8 @@ class PolicyProblems:
                 for node in self._keepers(csi["driver"], csi["volumeHandle"]):
                     kept[node].append(ref.name)
         for node, volumes in sorted(kept.items()):
-            more = f" and {len(volumes) - _MOST_SHOWN} more" if len(volumes) > _MOST_SHOWN else ""
             yield (
-                f"node {node} keeps volumes with {ANNOTATION}: {FENCE} ({', '.join(volumes[:_MOST_SHOWN])}{more}), "
+                f"node {node} keeps volumes with {ANNOTATION}: {FENCE} ({first_of(volumes, _MOST_SHOWN)}), "
                 f"because {self._why(node)}"
             )
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cloud.records.records import Body, Change, Key, Kind, Records
+from common.errors import cut
 from common.topology import NODE_SEGMENT, is_label_key, is_label_value
 
 HOSTNAME: Final = "kubernetes.io/hostname"  # the label that static volumes on a node's own disk are bound by
@@ -181,5 +182,5 @@ def _shown(segment: Segment) -> str:
 
 
 def _cut(text: str) -> str:
-    text = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    text = cut(text, _SHOWN_CHARS)
     return text if text.isprintable() else ascii(text)[1:-1]

@@ -380,6 +380,16 @@ def listed(things: Sequence[str]) -> str:
     return "; ".join([*things[:_MOST_NAMED], *[f"and {more} more"] * (more > 0)])
 
 
+def first_of(names: Sequence[str], most: int, *, count: int | None = None) -> str:
+    """The first names, such as `a, b and 3 more`, of `count` in all."""
+    more = (len(names) if count is None else count) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def cut(text: str, most_chars: int) -> str:
+    return text if len(text) <= most_chars else f"{text[:most_chars]}…"
+
+
 def _shown(candidates: Mapping[str, bool]) -> str:
     return listed([name if connected else f"{name}, which is offline" for name, connected in candidates.items()])
 

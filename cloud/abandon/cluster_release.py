@@ -33,8 +33,7 @@ from cloud.upsync.ownership import is_made
 from common.errors import BridgeError
 from common.operator_orders import MadeAlone, NodeStorage
 
-_PAGE: Final = 250
-"""Objects in one part of a list."""
+_PAGE: Final = 250  # objects in one part of a list
 
 _SIDECARS: Final = (
     "external-attacher/",
@@ -53,8 +52,7 @@ _DELETED: Final = frozenset({
 _REASON: Final = "NodeAbandoned"
 
 
-GOES, RELEASED, KEPT, BLOCKS = "goes", "released", "stays", "blocks"
-"""The fates of an object (`Released.fate`)."""
+GOES, RELEASED, KEPT, BLOCKS = "goes", "released", "stays", "blocks"  # the fates of an object (`Released.fate`)
 
 
 class Released(NamedTuple):

@@ -19,8 +19,7 @@ from common.node_selector import choices
 Owner = Callable[[str, str, str], str]
 """The node that a segment (driver, key and value) belongs to; empty: none, or nobody knows."""
 
-Handle = tuple[str, str]
-"""A driver, and the vendor's id of a volume or snapshot."""
+Handle = tuple[str, str]  # A driver, and the vendor's id of a volume or snapshot
 
 
 def own_volumes(

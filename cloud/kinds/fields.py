@@ -8,20 +8,16 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
+from common.errors import cut
 from common.parsers import is_driver_name, is_name
 from common.quantity import parse_bytes
 
-Body = Mapping[str, Any]
-"""One object, parsed. It is shared and must not be changed."""
+Body = Mapping[str, Any]  # One object, parsed. It is shared and must not be changed.
 
 Path = tuple[str | int, ...]
 
-_LARGEST_NUMBER: Final = 2**63 - 1
-"""The largest number of Kubernetes and protobuf: a larger one would fail on the node."""
-
-_SHOWN_CHARS: Final = 60
-"""The longest part of a key that an error shows: the writer of the object chooses the key."""
-
+_LARGEST_NUMBER: Final = 2**63 - 1  # the largest number of Kubernetes and protobuf: a larger one would fail on the node
+_SHOWN_CHARS: Final = 60  # the longest part of a key that an error shows: the writer of the object chooses the key
 LONGEST_LABEL_CHARS: Final = 63
 _UID: Final = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,126}[A-Za-z0-9])?")
 
@@ -52,11 +48,8 @@ class FieldError(ValueError):
 
 def spell(path: Path) -> str:
     """`spec.volumes[0].name`."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{_shown(step)}" for step in path).removeprefix(".")
-
-
-def _shown(key: str) -> str:
-    return key if len(key) <= _SHOWN_CHARS else f"{key[:_SHOWN_CHARS]}…"
+    steps = (f"[{step}]" if isinstance(step, int) else f".{cut(step, _SHOWN_CHARS)}" for step in path)
+    return "".join(steps).removeprefix(".")
 
 
 class Fields:

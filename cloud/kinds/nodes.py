@@ -21,15 +21,13 @@ def _trim(body: Body) -> dict[str, Any]:
     return without_empty({"status": pick(body.get("status"), "volumesAttached")})
 
 
-NODE_IDS: Final = "csi.volume.kubernetes.io/nodeid"
-"""The annotation with the drivers' ids for the node, as JSON."""
+NODE_IDS: Final = "csi.volume.kubernetes.io/nodeid"  # the annotation with the drivers' ids for the node, as JSON
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """The taint by which an administrator says that a node is shut down (KEP-2268). A kubelet may not set it."""
 
 
-PROBLEM: Final = "csi-bridge.io/StorageProblem"
-"""The condition with what the node's agent says must be solved there."""
+PROBLEM: Final = "csi-bridge.io/StorageProblem"  # the condition with what the node's agent says must be solved there
 
 
 class NodeState(NamedTuple):

@@ -20,8 +20,7 @@ _CONTAINER: Final = ("name", "volumeMounts", "volumeDevices", "securityContext",
 _STATUS_LISTS: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _USES: Final = ("volumeMounts", "volumeDevices")
 _USE: Final = ("name", "mountPath", "devicePath", "readOnly", "subPath", "subPathExpr")
-_SOURCES: Final = ("persistentVolumeClaim", "csi", "ephemeral")
-"""The volumes that a CSI driver may serve."""
+_SOURCES: Final = ("persistentVolumeClaim", "csi", "ephemeral")  # the volumes that a CSI driver may serve
 
 
 def node_of(body: Body) -> str:

@@ -12,15 +12,9 @@ from cloud.kinds.kind_rules import KindRules, pick
 from common.objects import Ref
 
 KIND: Final = "ServiceAccountToken"
-
-API_VERSION: Final = "csi-bridge.io/v1"
-"""The kind is the bridge's own: Kubernetes makes tokens, and stores none."""
-
-_DEFAULT_S: Final = 3_600
-"""The life of a token if the driver sets none: the API server's default (TokenRequest)."""
-
-_OVER: Final = ("Succeeded", "Failed")
-"""The phases of a pod that gets no more volumes."""
+API_VERSION: Final = "csi-bridge.io/v1"  # the kind is the bridge's own: Kubernetes makes tokens, and stores none
+_DEFAULT_S: Final = 3_600  # the life of a token if the driver sets none: the API server's default (TokenRequest)
+_OVER: Final = ("Succeeded", "Failed")  # the phases of a pod that gets no more volumes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ Rules:
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -28,27 +28,16 @@ from cloud.placement.rules import LISTED_BY, SNAPSHOT, VOLUME
 from cloud.references import References
 from cloud.sync_part import SyncPart
 from common import left_over
-from common.errors import CallError, OperatorRefused, PlacementNotKept
+from common.errors import CallError, OperatorRefused, PlacementNotKept, first_of
 from common.operator_orders import Audit, Audited, Leak, Unasked
 from common.pages.json_form import time_of
 
-_AT_ONCE: Final = 20
-"""Nodes that list at one time; as many as for placement."""
-
-_SLICE: Final = 500
-"""Things that are compared before the loop gets a turn: one or two milliseconds."""
-
-MOST_SHOWN: Final = 5_000
-"""Findings of one answer: 5 MB with the longest ids. The others are counted."""
-
-_MOST_UNASKED: Final = 1_000
-"""Missing lists that an answer names. The others are counted."""
-
-_NAMED: Final = 5
-"""A sentence names so many things or nodes."""
-
-_TEXT_CHARS: Final = 500
-"""A vendor's words are cut here."""
+_AT_ONCE: Final = 20  # nodes that list at one time; as many as for placement
+_SLICE: Final = 500  # things that are compared before the loop gets a turn: one or two milliseconds
+MOST_SHOWN: Final = 5_000  # Findings of one answer: 5 MB with the longest ids. The others are counted.
+_MOST_UNASKED: Final = 1_000  # Missing lists that an answer names. The others are counted.
+_NAMED: Final = 5  # A sentence names so many things or nodes
+_TEXT_CHARS: Final = 500  # A vendor's words are cut here
 
 
 class LeakAudit:
@@ -220,7 +209,7 @@ class _OneAudit:
                 self._notes.append(f"node {node} tells of {mounts[1]} more mounts without a pod")
         if silent:
             self._notes.append(
-                f"mounts are not known of {_first(silent)}: a kubelet mounts there, the agent is older, or "
+                f"mounts are not known of {first_of(silent, _NAMED)}: a kubelet mounts there, the agent is older, or "
                 f"it is away since the hub's start"
             )
 
@@ -230,7 +219,7 @@ class _OneAudit:
             self._notes.append(f"{kinds} are not compared with Kubernetes: {why}")
         for (driver, why), unjudged in truths.unjudged.items():
             if why not in (truths.unread(VOLUME), truths.unread(SNAPSHOT)):
-                named = _first(unjudged.ids, unjudged.count)
+                named = first_of(unjudged.ids, _NAMED, count=unjudged.count)
                 self._notes.append(f"driver {driver}: {unjudged.count} not judged, because {why}: {named}")
         for (driver, node), count in sorted(truths.tally.dropped.items())[:_MOST_UNASKED]:
             self._notes.append(
@@ -240,9 +229,3 @@ class _OneAudit:
             self._notes.append(f"{hidden} more lists are missing")
         if (hidden := sum(self._counts.values()) - len(self._leaks)) > 0:
             self._notes.append(f"{hidden} more leaks are counted and not shown")
-
-
-def _first(names: Iterable[str], count: int | None = None) -> str:
-    all_of_them = list(names)
-    more = (count if count is not None else len(all_of_them)) - _NAMED
-    return ", ".join(all_of_them[:_NAMED]) + (f" and {more} more" if more > 0 else "")

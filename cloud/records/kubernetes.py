@@ -33,15 +33,10 @@ from common.database_writer import RETRY_S, WriteFailed
 
 log = logging.getLogger("csi_bridge.hub.records")
 
-_MOST_REQUESTS: Final = 32
-"""At once. An API server queues more by itself (API Priority and Fairness)."""
-
+_MOST_REQUESTS: Final = 32  # At once. An API server queues more by itself (API Priority and Fairness).
 _STATUS_S: Final = 10.0
 _STATUSES_S: Final = 50.0
-
-_TAKEOVER_S: Final = 3.0
-"""A takeover needs the machine and the API server for other things so long."""
-
+_TAKEOVER_S: Final = 3.0  # A takeover needs the machine and the API server for other things so long
 T = TypeVar("T")
 
 

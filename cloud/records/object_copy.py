@@ -28,14 +28,9 @@ from common.errors import SettingsError
 
 log = logging.getLogger("csi_bridge.hub.records")
 
-PLACE: Final = "the records in the cluster"
-"""Their name in messages."""
-
-HUB: Final = f"{GROUP}/hub"
-"""The label of objects that belong to no namespace: the namespace of their hub's Lease."""
-
-_READ: Final = f"{GROUP}/read"
-"""The annotation that a hub changes when it begins to lead."""
+PLACE: Final = "the records in the cluster"  # their name in messages
+HUB: Final = f"{GROUP}/hub"  # the label of objects that belong to no namespace: the namespace of their hub's Lease
+_READ: Final = f"{GROUP}/read"  # the annotation that a hub changes when it begins to lead
 
 
 @dataclass(slots=True, eq=False)

@@ -23,11 +23,8 @@ from cloud.records.records import Body, Key, Kind
 
 log = logging.getLogger("csi_bridge.hub.records")
 
-_TRIES: Final = 3
-"""Of a write whose object somebody else changes meanwhile."""
-
-_MOST_GONE: Final = 10_000
-"""A watch that is so many deletions behind would take one of them for a claim of another hub."""
+_TRIES: Final = 3  # of a write whose object somebody else changes meanwhile
+_MOST_GONE: Final = 10_000  # A watch that is so many deletions behind would take one of them for a claim of another hub
 
 
 class ObjectWriter:

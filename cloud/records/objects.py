@@ -46,8 +46,7 @@ _DNS_NAME: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a
 _SNAKE: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 _CAMEL: Final = re.compile(r"[a-z][a-z0-9]*([A-Z][a-z0-9]*)+")
 
-Path = tuple[str, ...]
-"""A field of an object: `("spec", "fence")`."""
+Path = tuple[str, ...]  # A field of an object: `("spec", "fence")`
 
 
 class Place(NamedTuple):
@@ -82,9 +81,7 @@ def _prefixed(kind: Kind) -> Callable[[Key], str]:
     return lambda key: f"csi-bridge-{kind}-{_hash(key)}"
 
 
-STATUS: Final[Path] = ("status",)
-"""The field of a node's record, which is written by a request of its own."""
-
+STATUS: Final[Path] = ("status",)  # the field of a node's record, which is written by a request of its own
 _SPEC: Final = ("spec",)
 _DATA: Final = ("data", "record")
 _MAPPINGS: Final = {

@@ -52,8 +52,7 @@ class Change(NamedTuple):
     body: Body | None
 
 
-Now = Callable[[Key], Change]
-"""The owner of a kind: returns the change that makes a record what it is in memory."""
+Now = Callable[[Key], Change]  # the owner of a kind: returns the change that makes a record what it is in memory
 
 Adopt = Callable[[Key, Body], bool]
 """The owner of a kind: takes a record that memory lacks. Returns False if something else in memory has its key."""

@@ -50,8 +50,7 @@ _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "StorageClass", "V
 _TOLD_OF = frozenset({"Pod", "PersistentVolumeClaim"})
 """The kinds of objects in a closure that a node tells facts about."""
 
-_MOST_PAST = 1_000
-"""The objects of one node that are remembered after they have left its closure."""
+_MOST_PAST = 1_000  # the objects of one node that are remembered after they have left its closure
 
 NODES_A_TURN = 20
 """The nodes whose closures are brought up to date in one turn of the loop: some 5 ms, with a few pods on each."""

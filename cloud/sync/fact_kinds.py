@@ -25,9 +25,7 @@ MOST_FACT_BYTES: Final = {
 NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
 CLUSTER_KINDS: Final = {sole_use.KIND: "csi-bridge.io/v1"}
 NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Pod": "v1", "Event": "v1"}
-
-IN_USE_PREFIX: Final = "kubernetes.io/csi/"
-"""Begins the name of each CSI volume in `volumesInUse`."""
+IN_USE_PREFIX: Final = "kubernetes.io/csi/"  # begins the name of each CSI volume in `volumesInUse`
 
 _EVENT_TEXTS: Final = (
     "reason", "message", "type", "firstTimestamp", "lastTimestamp", "eventTime", "reportingComponent",

@@ -15,19 +15,11 @@ from typing import Final
 from common import sole_use
 from common.objects import Ref
 
-FACT_QUOTA_BYTES: Final = 8 * 1_048_576
-"""Of one node. A node with 1,000 pods and claims has 2 MiB."""
-
+FACT_QUOTA_BYTES: Final = 8 * 1_048_576  # Of one node. A node with 1,000 pods and claims has 2 MiB.
 _STRAY_PART: Final = 32
-
-EARLIER_USE: Final = "EarlierUse"
-"""The kind of what a node's earlier machines had in use."""
-
-GUARDED_KINDS: Final = frozenset({"Node", sole_use.KIND, EARLIER_USE})
-"""The kinds that keep a volume from other nodes."""
-
-_MOST_GUARDED_BYTES: Final = 512 * 1024
-"""Of these kinds, of one node. A node with 1,000 volumes has 400 KiB."""
+EARLIER_USE: Final = "EarlierUse"  # the kind of what a node's earlier machines had in use
+GUARDED_KINDS: Final = frozenset({"Node", sole_use.KIND, EARLIER_USE})  # the kinds that keep a volume from other nodes
+_MOST_GUARDED_BYTES: Final = 512 * 1024  # Of these kinds, of one node. A node with 1,000 volumes has 400 KiB.
 
 
 @dataclass(slots=True)

@@ -43,15 +43,9 @@ from common import sole_use
 from common.objects import Ref, Stamp, encode_body
 
 K = TypeVar("K")
-
-MOST_FACTS: Final = 10_000
-"""Of one node: each is a claim or a pod."""
-
-MOST_EVENTS: Final = 1_000
-"""Of all nodes. Above this number, the table drops the oldest one of the node with the most."""
-
-_RECORD_BYTES: Final = 100
-"""Of a record, in addition to its texts: the names of its fields, the stamp, the time."""
+MOST_FACTS: Final = 10_000  # of one node: each is a claim or a pod
+MOST_EVENTS: Final = 1_000  # Of all nodes. Above this number, the table drops the oldest one of the node with the most.
+_RECORD_BYTES: Final = 100  # of a record, in addition to its texts: the names of its fields, the stamp, the time
 
 _EARLIER_USE: Final = Ref(EARLIER_USE, "", "")
 """Under this name the volumes of a node's earlier machines count in its quota. No node can send such a fact."""

@@ -1,16 +1,14 @@
 """The node ids: finds nodes to which a driver gave the same id (docs/csi-contract.md#node-ids-are-never-rewritten)."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from cloud.sync.fact_kinds import Fact
+from common.errors import cut, first_of
 from common.objects import Ref
 
-_SHOWN_CHARS: Final = 100
-"""Of a node id in a sentence."""
-
-_MOST_SHOWN: Final = 10
-"""Nodes in a sentence."""
+_SHOWN_CHARS: Final = 100  # of a node id in a sentence
+_MOST_SHOWN: Final = 10  # nodes in a sentence
 
 
 def id_conflicts(facts: Mapping[str, Mapping[Ref, Fact]]) -> Iterator[str]:
@@ -23,16 +21,8 @@ def id_conflicts(facts: Mapping[str, Mapping[Ref, Fact]]) -> Iterator[str]:
     for (driver, node_id), nodes in sorted(holders.items()):
         if len(nodes) > 1:
             yield (
-                f"CSI driver {driver} gave the node ID {_shown(node_id)} on the nodes {_named(nodes)}: "
+                f"CSI driver {driver} gave the node ID {cut(node_id, _SHOWN_CHARS)!r} on the nodes "
+                f"{first_of(sorted(nodes), _MOST_SHOWN)}: "
                 f"volumes may be attached to the wrong one; let the driver give each node an ID of its own "
                 f"(mostly its flag --nodeid, from spec.nodeName)"
             )
-
-
-def _named(nodes: Collection[str]) -> str:
-    more = len(nodes) - _MOST_SHOWN
-    return ", ".join(sorted(nodes)[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _shown(node_id: str) -> str:
-    return repr(node_id if len(node_id) <= _SHOWN_CHARS else f"{node_id[:_SHOWN_CHARS]}…")

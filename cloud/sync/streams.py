@@ -35,18 +35,14 @@ from common.sync_stream import Telling, learn
 
 log = logging.getLogger("csi_bridge.hub.sync")
 
-RETRY_S = 5.0
-"""The wait before the next try to store a fact: people have to make room on the disk."""
+RETRY_S = 5.0  # the wait before the next try to store a fact: people have to make room on the disk
 
 PATIENCE_S = 5.0
 """How long a new stream waits for unknown objects: three tries of a failing one (`on_demand`). A longer wait would keep
 all other objects from the node."""
 
-_MOST_STREAMS = 4
-"""The most streams of one node. An agent has two; those of an ending link may still be open."""
-
-_MOST_REFUSALS = 10
-"""The refusals of one stream that are logged: a node could fill the hub's disk with them."""
+_MOST_STREAMS = 4  # The most streams of one node. An agent has two; those of an ending link may still be open.
+_MOST_REFUSALS = 10  # the refusals of one stream that are logged: a node could fill the hub's disk with them
 
 
 class SyncServer:

@@ -65,9 +65,7 @@ RENEWALS_A_SECOND: Final = 1.0
 """Requests on one link. An agent renews every few days; one that repeats a request waits much longer."""
 
 _BURST: Final = 5.0
-
-_ENOUGH: Final = 0.5
-"""The part of a pending certificate's life that must be left for it to be sent again as it is."""
+_ENOUGH: Final = 0.5  # the part of a pending certificate's life that must be left for it to be sent again as it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,16 +28,10 @@ from common.status import Origin
 
 log = logging.getLogger("csi_bridge.hub.enrolment")
 
-LIFE_S: Final = 30.0
-"""A request takes milliseconds at the hub, and some seconds on a slow line."""
-
-MOST: Final = 256
-"""At 50 connections a second each may take five seconds."""
-
+LIFE_S: Final = 30.0  # A request takes milliseconds at the hub, and some seconds on a slow line
+MOST: Final = 256  # at 50 connections a second each may take five seconds
 MOST_HANDSHAKES: Final = 256
-
-MOST_REQUESTS: Final = 4
-"""On one link. An agent makes one."""
+MOST_REQUESTS: Final = 4  # On one link. An agent makes one.
 
 LIMITS: Final = Limits(
     max_message_bytes=MAX_REQUEST_BYTES,

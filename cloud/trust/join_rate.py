@@ -12,14 +12,9 @@ from typing import Final
 
 from common.token_bucket import Bucket
 
-CONNECTIONS_A_SECOND: Final = 50.0
-"""10,000 nodes whose certificates ended in a long outage are back within 4 minutes."""
-
+CONNECTIONS_A_SECOND: Final = 50.0  # 10,000 nodes whose certificates ended in a long outage are back within 4 minutes
 BURST: Final = 200.0
-
-OF_ADDRESS_A_SECOND: Final = 2.0
-"""While less than half of the burst is left."""
-
+OF_ADDRESS_A_SECOND: Final = 2.0  # while less than half of the burst is left
 BURST_OF_ADDRESS: Final = 10.0
 
 MOST_ADDRESSES: Final = 10_000

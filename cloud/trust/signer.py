@@ -33,16 +33,10 @@ from common.tls import TlsFiles
 
 log = logging.getLogger("csi_bridge.hub.signer")
 
-ORGANIZATION: Final = "system:nodes"
-"""The O of a node's certificate, as of a kubelet's."""
-
+ORGANIZATION: Final = "system:nodes"  # the O of a node's certificate, as of a kubelet's
 _COMMON_NAME: Final = "system:node:"
-_NO_COMMON_NAME: Final = "csi-bridge node"
-"""The CN of a node whose name is too long for one; its name is in the URI."""
-
-_LONGEST_CN_CHARS: Final = 64
-"""RFC 5280, appendix A: ub-common-name."""
-
+_NO_COMMON_NAME: Final = "csi-bridge node"  # the CN of a node whose name is too long for one; its name is in the URI
+_LONGEST_CN_CHARS: Final = 64  # RFC 5280, appendix A: ub-common-name
 _BEFORE: Final = dt.timedelta(minutes=5)
 
 _CA_KEYS: Final = (ec.EllipticCurvePrivateKey, ed25519.Ed25519PrivateKey, rsa.RSAPrivateKey)

@@ -30,23 +30,12 @@ from common.errors import OperatorRefused
 from common.pages.hub import TokenJoin, TokenStatus
 from common.pages.json_form import time_of
 
-MOST_TOKENS: Final = 10_000
-"""All of them are in memory."""
-
-KEPT_S: Final = 30 * 86_400.0
-"""For so long an operator can see what became of a token."""
-
-CLOCKS_S: Final = 300.0
-"""The hub's clock may be set back by so much at any time without a consequence."""
-
-_MOST_JOINS: Final = 10
-"""Of a token: the newest ones are shown."""
-
+MOST_TOKENS: Final = 10_000  # all of them are in memory
+KEPT_S: Final = 30 * 86_400.0  # for so long an operator can see what became of a token
+CLOCKS_S: Final = 300.0  # the hub's clock may be set back by so much at any time without a consequence
+_MOST_JOINS: Final = 10  # of a token: the newest ones are shown
 _SECRET_BYTES: Final = 32
-
-_PATTERN: Final = re.compile(r"[-.a-z0-9*?\[\]!]{1,253}")
-"""A node's name (RFC 1123), with the wildcards of `fnmatch`."""
-
+_PATTERN: Final = re.compile(r"[-.a-z0-9*?\[\]!]{1,253}")  # A node's name (RFC 1123), with the wildcards of `fnmatch`
 _WILDCARDS: Final = frozenset("*?[")
 
 

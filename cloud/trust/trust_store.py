@@ -85,8 +85,7 @@ class Certificate:
         return replace(self, state=State.VOID, pem="")
 
 
-Certificates = Mapping[int, Certificate]
-"""The certificates of one node, by generation."""
+Certificates = Mapping[int, Certificate]  # the certificates of one node, by generation
 
 
 def use_of(node: str, generation: int, key: str) -> str:

@@ -17,9 +17,8 @@ from cloud.upsync.event_writer import event, write_event
 from cloud.upsync.write_queue import WriteQueue
 from common.objects import Ref
 
-ELECTED: Final = "NodeElected"
-TOOK_OVER: Final = "NodeTookOver"
-"""The reasons of the first election of a driver, and of any other one."""
+ELECTED: Final = "NodeElected"  # the reason of the first election of a driver
+TOOK_OVER: Final = "NodeTookOver"  # of any other one
 
 _MOST: Final = 100
 """Events that wait. They are rare: an election takes a second at least, so a hub with several drivers may hold some."""

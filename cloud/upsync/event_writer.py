@@ -24,9 +24,7 @@ from common.objects import Ref
 log = logging.getLogger("csi_bridge.hub.upsync")
 
 _EVENTS: Final = RESOURCES["Event"]
-
-_TELLER: Final = "csi-bridge-edge"
-"""The reporting component of all events of nodes."""
+_TELLER: Final = "csi-bridge-edge"  # the reporting component of all events of nodes
 
 _SAME: Final = ("reason", "message", "type", "reportingComponent", "reportingInstance")
 """The fields, besides the involved object, that are equal in two events of one cause."""
@@ -34,11 +32,8 @@ _SAME: Final = ("reason", "message", "type", "reportingComponent", "reportingIns
 _ENDING: Final = "being terminated"
 """The API server's words for a namespace in which nothing can be created any more (NamespaceLifecycle)."""
 
-_MOST_CHARS: Final = 1024
-"""Of an Event's message (kubernetes pkg/apis/core/validation/events.go)."""
-
-_NAMESPACE: Final = "default"
-"""Of the Events of objects that belong to no namespace (the same file)."""
+_MOST_CHARS: Final = 1024  # of an Event's message (kubernetes pkg/apis/core/validation/events.go)
+_NAMESPACE: Final = "default"  # of the Events of objects that belong to no namespace (the same file)
 
 
 class EventWriter(Writer):

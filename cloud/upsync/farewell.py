@@ -16,9 +16,7 @@ from cloud.upsync.ownership import is_made
 from cloud.upsync.writer import Writer
 from common.objects import Ref
 
-KIND: Final = "Farewell"
-"""Its kind in `written_facts`. There is no such object: it stands for a node that is gone."""
-
+KIND: Final = "Farewell"  # Its kind in `written_facts`. There is no such object: it stands for a node that is gone.
 _NODES: Final = RESOURCES["Node"]
 
 

@@ -31,15 +31,9 @@ log = logging.getLogger("csi_bridge.hub.heartbeats")
 
 _NODES: Final = RESOURCES["Node"]
 _LEASES: Final = RESOURCES["Lease"]
-
-_EVERY_S: Final = 10.0
-"""The time between two renewals, as in a kubelet (a quarter of the Lease's duration)."""
-
-_LEASE_S: Final = 40
-"""The duration of a Lease: the kubelet's `nodeLeaseDurationSeconds`."""
-
-_STATUS_S: Final = 300.0
-"""The time between two writes of the same condition: the kubelet's `nodeStatusReportFrequency`."""
+_EVERY_S: Final = 10.0  # the time between two renewals, as in a kubelet (a quarter of the Lease's duration)
+_LEASE_S: Final = 40  # the duration of a Lease: the kubelet's `nodeLeaseDurationSeconds`
+_STATUS_S: Final = 300.0  # the time between two writes of the same condition: the kubelet's `nodeStatusReportFrequency`
 
 
 def _spread(pause_s: float) -> float:
@@ -60,8 +54,7 @@ renewal takes less than 1 s, 10,000 if it takes less than 200 ms."""
 _LOOKS_AT_ONCE: Final = 25
 """Enough for 100 lost nodes in a second if a request takes 125 ms: one request reads, one writes."""
 
-_STEP_S: Final = 0.001
-"""The least step of a Lease's time. It has microseconds, but a float of this size does not."""
+_STEP_S: Final = 0.001  # The least step of a Lease's time. It has microseconds, but a float of this size does not.
 
 
 @dataclass(slots=True)

@@ -27,15 +27,9 @@ from common.objects import Ref
 _NODES: Final = RESOURCES["Node"]
 
 _PAUSE_S: Final = 30.0
-
-_MOST_PODS: Final = 20
-"""Pods of a node that get Events."""
-
-_EVENTS_LAST_S: Final = 3_600.0
-"""Kubernetes drops Events after this time (`--event-ttl` of its API server)."""
-
-_MOST_CHARS: Final = 900
-"""Of all problems: an Event's message has 1,024."""
+_MOST_PODS: Final = 20  # pods of a node that get Events
+_EVENTS_LAST_S: Final = 3_600.0  # Kubernetes drops Events after this time (`--event-ttl` of its API server)
+_MOST_CHARS: Final = 900  # of all problems: an Event's message has 1,024
 
 
 class NodeProblems:

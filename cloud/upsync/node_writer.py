@@ -36,8 +36,7 @@ _NODES: Final = RESOURCES["Node"]
 _ATTACHED: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
 """The controller-manager attaches volumes only to nodes that have this annotation with the value "true"."""
 
-_LONGEST_LABEL_CHARS: Final = 63
-"""The longest name of a node with a hostname label."""
+_LONGEST_LABEL_CHARS: Final = 63  # the longest name of a node with a hostname label
 
 
 class NodeWriter(Writer):

@@ -6,12 +6,9 @@ from typing import Any, Final
 
 from cloud.kinds.fields import Body
 
-MADE_BY: Final = "csi-bridge.io/made-by"
-HUB: Final = "hub"
-"""The annotation of an object that the hub made, and its value. Such a Node has no kubelet."""
-
-LEASES: Final = "kube-node-lease"
-"""The namespace of the nodes' Leases."""
+MADE_BY: Final = "csi-bridge.io/made-by"  # the annotation of an object that the hub made; such a Node has no kubelet
+HUB: Final = "hub"  # its value
+LEASES: Final = "kube-node-lease"  # the namespace of the nodes' Leases
 
 _DRIVERS: Final = "csi-bridge.io/drivers"
 """The annotation with the names of the drivers whose entries the hub wrote: a JSON list."""

@@ -29,9 +29,7 @@ log = logging.getLogger("csi_bridge.hub.upsync")
 
 _PODS: Final = RESOURCES["Pod"]
 _NODES: Final = RESOURCES["Node"]
-
-_FORBIDDEN: Final = 403
-"""A cluster's policy may forbid the event for good. The condition is still written."""
+_FORBIDDEN: Final = 403  # A cluster's policy may forbid the event for good. The condition is still written.
 
 _LONGEST_NAME_CHARS: Final = 236
 """The part of a pod's name in the name of its event: a name has 253 characters, 17 of them for the pod's UID."""

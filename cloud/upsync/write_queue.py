@@ -25,17 +25,11 @@ log = logging.getLogger("csi_bridge.hub.upsync")
 
 K = TypeVar("K", bound=Hashable)
 
-_Reason = tuple[object, ...]
-"""The common parts of failures with one cause. No text: that has the object's name."""
+_Reason = tuple[object, ...]  # The common parts of failures with one cause. No text: that has the object's name.
 
-_OBJECTS_OWN: Final = {400, 422}
-"""Codes of the API server that concern one object only."""
-
-_AT_ONCE: Final = 8
-"""Keys that are worked on at the same time: the API server has other clients, too."""
-
-_BACKOFF: Final = Backoff(first_s=0.5, most_s=60.0)
-"""The waits between the tries of one key."""
+_OBJECTS_OWN: Final = {400, 422}  # codes of the API server that concern one object only
+_AT_ONCE: Final = 8  # keys that are worked on at the same time: the API server has other clients, too
+_BACKOFF: Final = Backoff(first_s=0.5, most_s=60.0)  # the waits between the tries of one key
 
 
 class WriteQueue(Generic[K]):

@@ -32,8 +32,7 @@ _BACKOFF: Final = Backoff(first_s=1.0, most_s=60.0)
 _AT_ONCE: Final = 4
 """Requests at the same time: with 10 ms for each, the objects of 10,000 pods that start with their hub take 30 s."""
 
-REFRESH_S: Final = 60.0
-"""The time between two reads of one Secret, as in a kubelet that does not watch Secrets."""
+REFRESH_S: Final = 60.0  # the time between two reads of one Secret, as in a kubelet that does not watch Secrets
 
 
 class Getter(Protocol):

@@ -22,11 +22,8 @@ from common.backoff import Backoff
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 
-PAGE: Final = 250
-"""Objects in one part of a list: they take the loop some ten milliseconds."""
-
-_WATCH_S: Final = 300, 600
-"""The shortest and the longest watch, as in client-go, so that not all end at once."""
+PAGE: Final = 250  # objects in one part of a list: they take the loop some ten milliseconds
+_WATCH_S: Final = 300, 600  # the shortest and the longest watch, as in client-go, so that not all end at once
 
 _BACKOFF: Final = Backoff(
     first_s=0.5,

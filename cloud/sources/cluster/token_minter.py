@@ -16,12 +16,8 @@ from cloud.kube import RESOURCES, Body, Kube, KubeError
 from common.objects import Ref
 
 _ACCOUNTS: Final = RESOURCES["ServiceAccount"]
-
-_LONGEST_S: Final = 24 * 3_600.0
-"""The longest use of a token: the kubelet's maxTTL."""
-
-_OF_LIFE: Final = 0.8
-"""The part of its life for which a token is used, as in the kubelet."""
+_LONGEST_S: Final = 24 * 3_600.0  # the longest use of a token: the kubelet's maxTTL
+_OF_LIFE: Final = 0.8  # the part of its life for which a token is used, as in the kubelet
 
 _JITTER_S: Final = 10.0
 """Tokens are made anew up to this much earlier, as in the kubelet, so that pods that started together drift apart."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 import yaml
 
 from cloud.kinds.fields import Path
+from common.errors import cut
 
 _DEEPEST: Final = 100
 
@@ -152,7 +153,7 @@ class _Composer:
             line = event.start_mark.line + 1
             key = self._key(event, line)
             if key in values:
-                raise DocumentError(line, f"the key {_short(key)} stands there twice")
+                raise DocumentError(line, f"the key {cut(key, _SHOWN_CHARS)!r} stands there twice")
             values[key], place = self._value(self._next(), depth + 1)
             places[key] = Place(line, place.parts)
         return values, places
@@ -213,10 +214,6 @@ _VALUES: Final[Mapping[str, Callable[[str], str | float | None]]] = {
     "float": _finite,
     "str": str,
 }
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…")
 
 
 def _in_words(error: yaml.MarkedYAMLError) -> str:

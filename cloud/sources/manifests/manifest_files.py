@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from common.objects import Ref
 
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
-SETTLE_S: Final = 0.5
-"""A change counts when no file has changed for this time: writers pause for less."""
-
+SETTLE_S: Final = 0.5  # A change counts when no file has changed for this time: writers pause for less
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 _Signature = tuple[int, int, int, int, int]

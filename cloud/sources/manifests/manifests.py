@@ -24,14 +24,9 @@ from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.manifests")
 
-_SCAN_S = 0.5
-"""The time between two scans. A scan of 1,000 files takes 10 ms."""
-
-_TICK_S = 0.01
-"""A timer may fire a little early, and a file that has not settled by then would wait another round."""
-
-_FAILED = "failed"
-"""The key of the problem that a scan failed."""
+_SCAN_S = 0.5  # The time between two scans. A scan of 1,000 files takes 10 ms.
+_TICK_S = 0.01  # A timer may fire a little early, and a file that has not settled by then would wait another round
+_FAILED = "failed"  # the key of the problem that a scan failed
 
 
 class Facts(Protocol):
