@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -17,27 +16,17 @@ from common.proxy import Proxy
 from edge.join import join
 
 
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """The arguments of the command."""
-
-    token: str  # the token's line; `@FILE` reads it from a file, `-` from standard input
-    node: str | None  # the node's name; None for the name of this host, as the kubelet does
-    state_dir: Path
-    proxy: Proxy | None
-    timeout_s: float  # of each connection to the hub
-
-
-def run(question: Question, usual_state_dir: Path) -> int:
-    token, node = _token(question.token), question.node or _host_name()
+def run(
+    *, token: str, node: str | None, state_dir: Path, usual_state_dir: Path, proxy: Proxy | None, timeout_s: float
+) -> int:
+    read, node = _token(token), node or _host_name()
     try:
-        limits = Limits(hello_timeout_s=question.timeout_s)
-        joined = asyncio.run(join(token, node, question.state_dir, limits=limits, proxy=question.proxy))
+        joined = asyncio.run(join(read, node, state_dir, limits=Limits(hello_timeout_s=timeout_s), proxy=proxy))
     except BridgeError as error:
         told = str(error) if isinstance(error, SettingsError) else f"node {node} has not joined: {error}"
         say(f"csi-bridge: {told}", err=True)
         return 1
-    flag = "" if question.state_dir == usual_state_dir else f" --state-dir={question.state_dir}"
+    flag = "" if state_dir == usual_state_dir else f" --state-dir={state_dir}"
     say(f"node {joined.node} has joined the hub at {', '.join(joined.hubs)}")
     say(f"start its agent: csi-bridge edge run{flag}")
     return 0

@@ -1,8 +1,8 @@
 """The command `edge volumes`: shows the volumes of this node's pods, and waits until they are published."""
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
@@ -22,24 +22,6 @@ _ASK_AGAIN_S = 0.2
 _SETTLED = {"published", "unpublishing", "unstaging", "left over"}
 
 _ANSWER_S = 10.0  # Time limit for one answer. The agent answers from memory.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """The flags of the command."""
-
-    pod: str | None
-    wait: bool
-    output: str
-    timeout_s: float
-    status: Path
-
-    @property
-    def wanted_pod(self) -> tuple[str, str] | None:
-        if self.pod is None:
-            return None
-        namespace, slash, name = self.pod.partition("/")
-        return (namespace, name) if slash else ("default", namespace)
 
 
 def ask(status: Path, *, timeout_s: float = _ANSWER_S) -> NodeVolumes:
@@ -137,41 +119,49 @@ def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
         yield from map(printable, wrong)
 
 
-def run(question: Question) -> int:
+def namespaced(pod: str) -> tuple[str, str]:
+    namespace, slash, name = pod.partition("/")
+    return (namespace, name) if slash else ("default", namespace)
+
+
+def run(*, pod: str | None, wait: bool, output: str, timeout_s: float, status: Path) -> int:
     """Print the volumes. The exit code is 1 if the agent does not answer, or a volume is not published after --wait."""
+    wanted = namespaced(pod) if pod is not None else None
+
+    def look() -> NodeVolumes:
+        return select(ask(status, timeout_s=min(_ANSWER_S, timeout_s)), wanted)
+
     try:
-        state, still = _wait(question) if question.wait else (_look(question), [])
+        state, still = _wait(look, wanted, timeout_s) if wait else (look(), [])
     except BridgeError as error:
         say(f"csi-bridge: {error}", err=True)
         return 1
-    if question.output == "json":
+    if output == "json":
         say(encode(state, indent=2).decode())
     else:
         for line in show(state, terminal_width()):
             say(line)
     for line in still:
-        say(f"csi-bridge: not within {question.timeout_s:g} s: {printable(line)}", err=True)
+        say(f"csi-bridge: not within {timeout_s:g} s: {printable(line)}", err=True)
     return 1 if still else 0
 
 
-def _look(question: Question) -> NodeVolumes:
-    return select(ask(question.status, timeout_s=min(_ANSWER_S, question.timeout_s)), question.wanted_pod)
-
-
-def _wait(question: Question) -> tuple[NodeVolumes, list[str]]:
+def _wait(
+    look: Callable[[], NodeVolumes], pod: tuple[str, str] | None, timeout_s: float
+) -> tuple[NodeVolumes, list[str]]:
     # an agent that does not answer yet is waited for, too
-    give_up = time.monotonic() + question.timeout_s
+    give_up = time.monotonic() + timeout_s
     told: list[str] = []
     while True:
         late = time.monotonic() >= give_up
         try:
-            state = _look(question)
+            state = look()
         except BridgeError as error:
             if late:
                 raise
             still = [str(error)]
         else:
-            still = missing(state, question.wanted_pod)
+            still = missing(state, pod)
             if late or not still:
                 return state, still
         for line in still:

@@ -100,7 +100,7 @@ def edge_join(**question: Any) -> None:
     """
     from cli import edge_join as joining
 
-    sys.exit(joining.run(joining.Question(**question), process_options.EDGE_OPTIONS.default("state_dir")))
+    sys.exit(joining.run(usual_state_dir=process_options.EDGE_OPTIONS.default("state_dir"), **question))
 
 
 @edge.command(
@@ -138,7 +138,7 @@ def edge_volumes(**question: Any) -> None:
     """
     from cli import edge_volumes as of_node
 
-    sys.exit(of_node.run(of_node.Question(**question)))
+    sys.exit(of_node.run(**question))
 
 
 @cli.command(
@@ -220,7 +220,7 @@ def doctor(**question: Any) -> None:
     """
     from cli.doctor import command
 
-    sys.exit(command.run(command.Question(**question)))
+    sys.exit(command.run(**question))
 
 
 @cli.command(settings=asking("NODES", OUTPUT))

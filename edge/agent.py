@@ -177,7 +177,6 @@ class Agent:
             raise
 
     def driver_for(self, frame: Open) -> Driver:
-        """Return the driver that a call goes to.."""
         name, method = asked = frame.subject, frame.method
         found = self._serving.get(asked)
         if found is not None:

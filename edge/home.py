@@ -14,6 +14,7 @@ Rules:
 import contextlib
 import logging
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from common.state_file import Form, read_state, write_state
 from edge import metastore
 from edge.disk.found_volumes import Found, scan
 from edge.disk.root_dir import RootDir
+from edge.former_state import put_aside
 from edge.manager import states
 
 log = logging.getLogger("csi_bridge.edge.home")
@@ -39,23 +41,22 @@ class Home:
         self._path = state_dir / "home.json"
         self._home = {"node": node, "rootDir": str(root_dir.absolute())}
         self._kept = _read(self._path)
-        # whether the state is of another node or root directory, and holds nothing. Then it must be put aside before
-        # the agent uses the directory (`disown`).
-        self.is_others = bool(self._kept) and self._kept != self._home
-        if not self.is_others or _is_unused(state_dir, Path(self._kept["rootDir"])):
-            return
-        for key, flag in (("node", "--node"), ("rootDir", "--root-dir")):
-            if self._kept[key] != self._home[key]:
+        if self._kept and self._kept != self._home:
+            if not _is_unused(state_dir, Path(self._kept["rootDir"])):
+                flag, key = ("--node", "node") if self._kept["node"] != node else ("--root-dir", "rootDir")
                 raise SettingsError(flag, self._home[key], _why(state_dir, f"{flag}={self._kept[key]}"))
+            self._disown()
 
-    def disown(self) -> None:
-        """Remove the file, because the state was put aside. `keep` may fail to write a new one."""
-        try:  # otherwise later starts would take the new mounts for the other node's
+    def _disown(self) -> None:
+        whose = "of another --node or --root-dir"
+        if why := put_aside(self._path.parent, now=time.time(), what=whose):
+            raise SettingsError("--state-dir", str(self._path.parent), why)
+        try:  # `keep` may fail to write a new one, and later starts would take the new mounts for the other node's
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            why = f"{self._path} is of another --node or --root-dir and cannot be removed: {error.strerror or error}"
+            why = f"{self._path} is {whose} and cannot be removed: {error.strerror or error}"
             raise SettingsError("--state-dir", str(self._path.parent), why) from error
-        self._kept, self.is_others = {}, False
+        self._kept = {}
 
     def keep(self) -> None:
         if self._kept == self._home:
@@ -66,7 +67,7 @@ class Home:
         except OSError as error:
             log.error("%s cannot be written: %s", self._path, error.strerror or error)  # noqa: TRY400  # not a bug
             return
-        self._kept, self.is_others = self._home, False
+        self._kept = self._home
 
 
 def _is_unused(state_dir: Path, root_dir: Path) -> bool:

@@ -85,15 +85,11 @@ class KubeletPart:
         self._former = "" if own else put_aside(settings.state_dir, now=time.time())
         self._unkept = self._full = ""
         self._directories = [settings.state_dir, *([settings.root_dir] if own else ())]
-        self._home = Home(settings.state_dir, settings.node, settings.root_dir) if own else None
         self._root_lock: int | None = None
+        self._home: Home | None = None
         if own:
             _check_root(settings.root_dir)
-        if self._home is not None and self._home.is_others:
-            why = put_aside(settings.state_dir, now=time.time(), what="of another --node or --root-dir")
-            if why:
-                raise SettingsError("--state-dir", str(settings.state_dir), why)
-            self._home.disown()
+            self._home = Home(settings.state_dir, settings.node, settings.root_dir)
         self.volumes = Volumes(settings, count_deferred) if own else None
         self._streams = self.volumes.streams if self.volumes is not None else observe_stream()
         self.registry = DriverRegistry(

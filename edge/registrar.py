@@ -34,10 +34,6 @@ _PLUGINS = "plugins"
 LOOK_S = 5.0  # The interval at which an observer searches `plugins`. That is not watched: volumes are mounted below it.
 
 
-class _Failed(Exception):
-    """A registration failed; `str()` is the reason."""
-
-
 class Registrar:
     """Serves the registry directory of one kubelet's root directory. `run()` it as a task."""
 
@@ -162,7 +158,7 @@ class _Plugin:
             self.tried_at_s = time.monotonic()
             try:
                 self._name = await self._try()
-            except _Failed as failure:
+            except (PluginSilent, RegistrationRefused) as failure:
                 self._log(str(failure))
                 failures += 1
                 await asyncio.sleep(KUBELET.wait_s(failures))
@@ -185,8 +181,6 @@ class _Plugin:
                 self._observe(kind, offer)
                 return ""
             await self._register(client, kind, offer)
-        except PluginSilent as error:
-            raise _Failed(str(error)) from error
         finally:
             await client.close()
         log.info("driver %s is registered: %s says that it is at %s", offer.name, self._path, offer.endpoint or "there")
@@ -205,7 +199,7 @@ class _Plugin:
         if refusal:
             with contextlib.suppress(PluginSilent):  # the stock registrar exits as soon as it gets this
                 await client.notify(registered=False, error=refusal)
-            raise _Failed(refusal)
+            raise RegistrationRefused(refusal)
         try:
             await client.notify(registered=True)
         except PluginSilent:

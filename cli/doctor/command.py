@@ -4,10 +4,11 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from cli.doctor import agent, cluster, hub, permissions, proxy
+from cli.doctor import agent, cluster, permissions, proxy
+from cli.doctor import hub as of_hub
 from cli.doctor.finding import Level, Result, wrong
 from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from cli.table import printable, say
@@ -27,29 +28,18 @@ _NOTHING = wrong(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """The flags of the command."""
-
-    hub: Endpoint | None
-    endpoint: tuple[Path, ...]
-    status: Path | None
-    kubeconfig: str | None
-    output: str
-    timeout_s: float
-
-
-async def examine(question: Question) -> Report:
+async def examine(
+    *, hub: Endpoint | None, endpoint: tuple[Path, ...], status: Path | None, kubeconfig: str | None, limit_s: float
+) -> Report:
     found: dict[str, list[Result]] = {}
-    limit_s = question.timeout_s
     state = None
     usual = [Endpoint(f"unix://{path}", path=path) for path in _there(_USUAL_HUB)]
-    for at in [question.hub] if question.hub is not None else usual:
-        found[f"hub at {at}"], state = await hub.examine(at, limit_s=limit_s)
+    for at in [hub] if hub is not None else usual:
+        found[f"hub at {at}"], state = await of_hub.examine(at, limit_s=limit_s)
     settings = state.hub.settings if state is not None else {}
     told = settings.get("kubeconfig", [None])[0]
-    sockets = question.endpoint or _there(_USUAL_DRIVER)
-    if kubeconfig := question.kubeconfig or told:
+    sockets = endpoint or _there(_USUAL_DRIVER)
+    if kubeconfig := kubeconfig or told:
         as_hub = kubeconfig == told
         nodes = state.nodes if state is not None else []
         drivers = {it.driver: it.placement for it in state.hub.drivers} if state is not None else {}
@@ -65,7 +55,7 @@ async def examine(question: Question) -> Report:
         found[f"proxy driver at {socket}"] = await proxy.examine(socket, limit_s=limit_s)
     if sockets:
         found["sidecars beside the proxy driver"] = await permissions.examine(limit_s=limit_s)
-    for socket in [question.status] if question.status is not None else _there(_USUAL_AGENT):
+    for socket in [status] if status is not None else _there(_USUAL_AGENT):
         found[f"edge agent at {socket}"] = await agent.examine(socket, limit_s=limit_s)
     return found or {"this host": [("processes", _NOTHING)]}
 
@@ -92,9 +82,9 @@ def as_json(report: Report) -> str:
     return json.dumps({"findings": findings, **{level: counts[level] for level in Level}}, indent=2)
 
 
-def run(question: Question) -> int:
-    report = asyncio.run(examine(question))
-    if question.output == "json":
+def run(*, output: str, timeout_s: float, **where: Any) -> int:
+    report = asyncio.run(examine(**where, limit_s=timeout_s))
+    if output == "json":
         say(as_json(report))
     else:
         for line in show(report):

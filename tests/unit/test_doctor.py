@@ -17,7 +17,7 @@ from cli.doctor.agent import check_link, check_volumes
 from cli.doctor.certificates import check_certificate
 from cli.doctor.cluster import POLICIES, check_classes
 from cli.doctor.cluster import checks_of as cluster_checks
-from cli.doctor.command import Question, as_json, show
+from cli.doctor.command import as_json, show
 from cli.doctor.disk import check_directory, check_room, check_state
 from cli.doctor.finding import Check, Level, known, listed, ok, perform, warning, wrong
 from cli.doctor.hub import checks_of as hub_checks
@@ -103,8 +103,8 @@ def test_where_nothing_runs_the_doctor_says_where_it_looked(
 ) -> None:
     """This machine may run a hub or an agent, or keep the directory of one's socket closed."""
     monkeypatch.setattr(command, "_there", lambda _usual: [])
-    nothing = Question(hub=None, endpoint=(), status=None, kubeconfig=None, output="text", timeout_s=1.0)
-    assert command.run(nothing) == 1
+    nothing: Any = {"hub": None, "endpoint": (), "status": None, "kubeconfig": None, "output": "text", "timeout_s": 1.0}
+    assert command.run(**nothing) == 1
     assert "nothing of CSI Bridge was found here (/var/lib/kubeedge/kubeedge.sock, " in capsys.readouterr().out
 
 

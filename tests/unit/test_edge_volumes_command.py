@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from cli.edge_volumes import Question, missing, select, show
+from cli.edge_volumes import missing, namespaced, select, show
 from common.pages.agent import NodeVolumes, PodStatus, PodVolumeStatus
 from tests.kit.pages import SINCE, page
 
@@ -91,10 +90,8 @@ def test_who_waits_on_a_node_with_a_kubelet_is_told_so() -> None:
 
 
 def test_a_pod_is_named_with_or_without_its_namespace() -> None:
-    rest: dict[str, Any] = {"wait": False, "output": "table", "timeout_s": 1.0, "status": Path("/s")}
-    assert Question(pod="shop/web", **rest).wanted_pod == ("shop", "web")
-    assert Question(pod="web", **rest).wanted_pod == ("default", "web")
-    assert Question(pod=None, **rest).wanted_pod is None
+    assert namespaced("shop/web") == ("shop", "web")
+    assert namespaced("web") == ("default", "web")
 
 
 def test_a_disk_that_takes_nothing_is_told_and_waited_for() -> None:

@@ -81,12 +81,9 @@ def test_a_state_that_never_knew_a_pod_or_a_volume_is_given_to_another_node(
     write(state / "edge.db", IN_EDGE_DB, "Node")
     write(state / "volumes.db", IN_VOLUMES_DB[:1], "publications")
     (tmp_path / "kubelet" / "plugins_registry").mkdir(parents=True)
-    home = Home(state, node, tmp_path / root)
-    assert home.is_others
-    home.keep()
+    Home(state, node, tmp_path / root).keep()
     assert kept(state) == {"node": node, "rootDir": str(tmp_path / root)}
-    assert not home.is_others
-    assert not Home(state, node, tmp_path / root).is_others
+    assert not (state / "edge.db").exists(), "it is put aside"
 
 
 @pytest.mark.parametrize(
