@@ -146,6 +146,14 @@ HUB_OPTIONS = Options(
         "as of csi-bridge driver, may follow: ,placement=MODE ,nodeid=NAME ,endpoint-mode=MODE. A restart of the hub "
         "then closes the sidecars' connections.",
     ),
+    option(
+        "--hub-endpoint",
+        type=ENDPOINT,
+        multiple=True,
+        help="For --serve: address of each hub of the cluster, also of this one. Beside a standby, a driver calls the "
+        "hub that leads, as a proxy driver does; the certificate in --tls-cert must then also be for that driver. "
+        "Unset: its sidecars wait until this hub leads.",
+    ),
     option("--listen", type=ADDRESS, help="Address for edge agents, and for proxy drivers on other hosts (wss)."),
     option(
         "--state-dir",

@@ -3,7 +3,8 @@
 Over the network the certificate decides:
 
 * It must be for clients (extended key usage clientAuth).
-* Its URI `csi-bridge:node:<name>` or `csi-bridge:driver:<name>` has role and name. It must be the only one.
+* Its URI `csi-bridge:node:<name>` or `csi-bridge:driver:<name>` has role and name. It must be the only one, but for
+  URIs of other drivers: a hub may serve several of them.
 * Without such a URI its one common name has them, with the organization: `CN=system:node:<name>`, `O=system:nodes` for
   an edge agent, `CN=csi-bridge:driver:<name>`, `O=csi-bridge:drivers` for a proxy driver.
 
@@ -107,7 +108,8 @@ def _check_certificate(role: Role, name: str, peer: Peer) -> None:
     wanted = SUBJECTS[role]
     uris = _identities(peer)
     if uris:
-        fits = uris == [wanted.uri + name]
+        own = wanted.uri + name
+        fits = own in uris and all(it == own or (role is Role.DRIVER and it.startswith(wanted.uri)) for it in uris)
     else:
         fits = peer.common_names == (wanted.common_name + name,) and wanted.organization in peer.organizations
     if not fits:

@@ -177,8 +177,6 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
         tasks = await opened.enter_async_context(supervised())
         tasks.start(ends.follow(), name="certificate ends")
         serving.start(tasks)
-        if (files := settings.tls_files()) is not None:
-            tasks.start(follow(serving.uplink, files), name="rotation of the certificate")
         await stopping.wait()
         log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
         with contextlib.suppress(TimeoutError):
@@ -198,6 +196,8 @@ class Serving(NamedTuple):
         driver = self.settings.drivername
         tasks.start(self.uplink.run(), name=f"uplink of {driver}")
         tasks.start(self._keep_socket(), name=f"socket of {driver}")
+        if (files := self.settings.tls_files()) is not None:
+            tasks.start(follow(self.uplink, files), name="rotation of the certificate")
 
     async def _keep_socket(self) -> None:
         # Until the server drains.

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -72,7 +72,8 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
             http = HttpEndpoint(settings.http, metrics=metrics, ready=standby.ready, active=standby.active)
             opened.push_async_callback(asyncio.to_thread, http.close)
         opened.push_async_callback(standby.close)
-        served = await opened.enter_async_context(serving(settings, standby))
+        tasks = await opened.enter_async_context(supervised())
+        served = await opened.enter_async_context(serving(settings, standby, tasks))
         leadership = None
         if lease is None:
             records = await opened.enter_async_context(_local_records(settings))
@@ -80,6 +81,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
             metrics.leader.read_from(lambda: lease.is_held)
             leading = await opened.enter_async_context(_leading(settings, lease, stopping, standby.listen))
             if leading is None:
+                await _drain(served, settings.drain_timeout_s)
                 return
             records, leadership = leading
         await _run(settings, stopping, opened, standby, served, records=records, metrics=metrics, leadership=leadership)
@@ -122,8 +124,6 @@ async def _run(
         log.info("listening on %s", joins.address)
     log.info("this hub leads, with the epoch %d", incarnation.epoch)
     tasks = await opened.enter_async_context(supervised())
-    for each in served:
-        each.start(tasks)
     tasks.start(parts.placement.elections.follow(), name="elections")
     tasks.start(_watch(parts, trust), name="watch of certificates and fences")
     await stopping.wait()
@@ -137,7 +137,8 @@ async def _run(
         join.drain()
     if joins is not None:
         joins.stop_accepting()
-    await _drain(parts.hub.drain if leadership is None else parts.hub.hand_over, served, settings.drain_timeout_s)
+    drain = parts.hub.drain if leadership is None else parts.hub.hand_over
+    await _drain(served, settings.drain_timeout_s, drain())
 
 
 async def _open(
@@ -178,12 +179,12 @@ async def _open(
     return trust, parts, incarnation
 
 
-async def _drain(drain: Callable[[], Awaitable[None]], served: Sequence[Serving], limit_s: float) -> None:
+async def _drain(served: Sequence[Serving], limit_s: float, *others: Coroutine[object, object, None]) -> None:
     for each in served:
         each.uplink.stop_dialling()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
-            await asyncio.gather(drain(), *(each.drain() for each in served))
+            await asyncio.gather(*others, *(each.drain() for each in served))
 
 
 def _warn_of_few_descriptors(settings: HubSettings) -> None:

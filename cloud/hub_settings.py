@@ -26,6 +26,7 @@ class HubSettings(ProcessSettings):
     uds_group: str | None
     uds_allow_uid: tuple[int, ...]
     serve: tuple[ServedDriver, ...]
+    hub_endpoint: tuple[Endpoint, ...]
     listen: HostPort | None
     state_dir: Path
     require_rights: bool
@@ -96,6 +97,8 @@ class HubSettings(ProcessSettings):
             raise SettingsError("--leader-election-renew-deadline", f"{deadline_s:g}s", why)
 
     def _check_served(self) -> None:
+        for endpoint in self.hub_endpoint:
+            self.check_dial("--hub-endpoint", endpoint)
         names, sockets = set(), {self.uds}
         for served in self.serve:
             if served.name in names:

@@ -39,6 +39,8 @@ from common.tls import TlsIdentity
 from common.version import SOFTWARE, introduce
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cloud.hub_lease import HubLease
 
 log = logging.getLogger("csi_bridge.hub")
@@ -52,6 +54,7 @@ class Standby(ServedByTasks):
 
     Attributes:
         hello: the hub's own.
+        on_listen: called when the listeners are open.
     """
 
     origin = Origin.HUB
@@ -60,13 +63,14 @@ class Standby(ServedByTasks):
         self, settings: HubSettings, tls: TlsIdentity | None, metrics: Metrics, lease: "HubLease | None"
     ) -> None:
         """Nothing is open yet. Without a `lease`, the hub has no other beside it."""
+        self.on_listen: Callable[[], None] = lambda: None
         self.hello = introduce("hub", settings.name, instance=secrets.token_hex(8))
         self._settings, self._tls, self._lease = settings, tls, lease
         self._insecure = settings.tls_cert is None
         self._ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
         self._refusals = Refusals()
-        self._links: dict[tuple[str, str, str, bytes], Link] = {}
-        """By role, name, instance and certificate."""
+        self._links: dict[tuple[str, str, str, bytes, bool], Link] = {}
+        """By role, name, instance and certificate, and whether it is of this host."""
         self._hub: Hub | None = None
         self._pages = Pages({"/status": self._status}, why_no_more=self._refusal)
         self._listeners: list[Listener] = []
@@ -118,6 +122,7 @@ class Standby(ServedByTasks):
             for listener in opened:
                 await listener.start()
                 log.info("listening on %s", listener.address)
+            self.on_listen()
         finally:
             self._listeners = opened
 
@@ -245,8 +250,9 @@ class Standby(ServedByTasks):
             log.debug("%s %s waits no more: %s", link.peer.role, link.peer.name, message)
 
 
-def _key(link: Link) -> tuple[str, str, str, bytes]:
-    return link.peer.role, link.peer.name, link.peer.instance, link.peer_identity.certificate
+def _key(link: Link) -> tuple[str, str, str, bytes, bool]:
+    said, shown = link.peer, link.peer_identity
+    return said.role, said.name, said.instance, shown.certificate, shown.local
 
 
 def _time(text: str) -> datetime | None:

@@ -11,11 +11,9 @@ An end that has something urgent hands it to the other end at once. Two exceptio
 """
 
 import asyncio
-import ssl
 from dataclasses import replace
 
 from common.dial import Greeting
-from common.endpoint import Endpoint
 from common.limits import Limits
 from common.link import LATER_S, Link, LinkHandler
 from common.messages import Hello
@@ -34,11 +32,8 @@ class LocalPort:
         self._limits = limits
         self._peer = peer
 
-    async def dial(
-        self, _endpoint: Endpoint, hello: Hello, handler: LinkHandler, *, limits: Limits, tls: ssl.SSLContext | None
-    ) -> Link:
+    async def dial(self, hello: Hello, handler: LinkHandler, *, limits: Limits) -> Link:
         """Make one link, as `common.dial.dial` does."""
-        assert tls is None
         greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         dialled, accepted = join(
             (hello, Greeting(handler, greeted), limits), (self._hello, self._handler, self._limits), peer=self._peer

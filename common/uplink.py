@@ -6,8 +6,10 @@ Rules:
   The handler hears of no other. The link to a standby is warm: nobody dials when its hub begins to lead.
 * When a higher epoch is heard, the links of lower ones end at once, with all calls: nobody waits for a silent hub, and
   a late call of a former leader reaches nobody. A hub that says a lower epoch is refused.
-* With one address, a link to a standby is of no use: it ends, and the address is dialled again.
+* With one address in the network, a link to a standby is of no use: it ends, and the address is dialled again, because
+  it may lead to another hub by then. That of a UNIX socket does not.
 * If two addresses lead to one hub, which takes one link of a process, the newer one stays, and the other address rests.
+  One by a UNIX socket stays: a hub that serves a driver is among those that this one dials.
 * Between two dials an address waits 1 to 30 s with jitter, so that ten thousand agents do not dial a restarted hub in
   step. The waits begin anew after a success, or when another link is gone.
 * The link of a hub that was stopped, or has a successor, is needed only when the other one's ends: until then its first
@@ -56,7 +58,7 @@ REST_S = 3600.0
 
 
 Dial = Callable[..., Awaitable[Link]]
-"""Makes one link: `common.dial.dial`, or `common.local_dial.LocalPort.dial`."""
+"""Makes one link, as `common.dial.dial` does."""
 
 
 class HubAddress:
@@ -179,6 +181,12 @@ class HubAddress:
             return
         if (refusal := self._uplink.refusal(self, link)) is not None:
             link.goodbye(refusal.reason, refusal.why)
+            return
+        here = self._uplink.on_this_host(link.peer.instance)
+        if self.link is None and here is not None and here is not self:
+            self.instance, self._double_of = link.peer.instance, here
+            self.why = f"it leads to the same hub as {here.endpoint}"
+            link.goodbye(Reason.REPLACED, self.why)
             return
         former, self.link, self._double_of = self.link, link, None
         self.instance, self.why = link.peer.instance, "" if link.peer.epoch else "a standby"
@@ -334,6 +342,11 @@ class Uplink:
         """Whether nobody needs a link that has ended for this reason: another hub leads, or is about to."""
         return self.link is not None or (reason == Reason.STOPPED and any(it.link is not None for it in self.addresses))
 
+    def on_this_host(self, instance: str) -> HubAddress | None:
+        """The address that leads to a hub by a UNIX socket, if it has a link."""
+        found = (it for it in self.addresses if it.endpoint.path is not None and it.link is not None)
+        return next((it for it in found if instance and it.instance == instance), None)
+
     def refusal(self, address: HubAddress, link: Link) -> HandshakeRefused | None:
         """Why a link is of no use; None if it is."""
         epoch = link.peer.epoch
@@ -343,7 +356,7 @@ class Uplink:
             why = (
                 f"another hub leads: the hub at {address.endpoint} has epoch {epoch}, and {self.epoch} was heard before"
             )
-        elif epoch or len(self.addresses) > 1:
+        elif epoch or len(self.addresses) > 1 or address.endpoint.path is not None:
             return None
         else:
             why = f"the hub at {address.endpoint} is a standby"

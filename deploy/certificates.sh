@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes the bridge's own CA, and certificates from it for the hub, a proxy driver or an edge node.
 #
-#   deploy/certificates.sh DIRECTORY hub NAME...        the names and addresses at which others dial the hub
+#   deploy/certificates.sh DIRECTORY hub NAME...        the names and addresses at which others dial the hub, and
+#                                                       csi-bridge:driver:DRIVER for each driver that it serves beside others
 #   deploy/certificates.sh DIRECTORY driver DRIVER      the vendor driver's name, e.g. dirdriver.csi
 #   deploy/certificates.sh DIRECTORY edge NODE [DRIVER...]   the node's name in Kubernetes, and the drivers that it may run
 #
@@ -27,6 +28,11 @@ hub)
     organization=csi-bridge:hubs common=csi-bridge:hub purpose=serverAuth folder=$directory/hub
     for each; do
         case $each in
+        csi-bridge:driver:*[!A-Za-z0-9.-]* | csi-bridge:driver:)
+            echo "$0: $each is for no name of a CSI driver" >&2
+            exit 2
+            ;;
+        csi-bridge:driver:*) kind=URI purpose=serverAuth,clientAuth ;;
         *:*) kind=IP ;;
         *[!0-9.]*) kind=DNS ;;
         *) kind=IP ;;

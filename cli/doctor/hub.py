@@ -82,7 +82,7 @@ def _check_standby(hub: HubStatus) -> Finding:
     line = standby(hub)
     if not hub.leader:
         return wrong(line, f"the hub leads once it has the Lease, within half a minute; else {_LOG}")
-    if not hub.links:
+    if hub.links <= len(hub.settings.get("serve", ())):
         do = "name this hub, too, by --hub and --hub-endpoint of nodes and proxy drivers: docs/install.md#two-hubs"
         return warning(f"{line}; at a takeover all nodes and proxy drivers dial anew", do)
     return ok(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import stat
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,17 @@ import pytest
 from common.status import Code
 from tests.integration.conftest import DRIVER, Routed
 from tests.kit.answers import volume
-from tests.kit.bridge import Bridge
+from tests.kit.bridge import Bridge, Hub
+from tests.kit.certificates import Authority
 from tests.kit.operator import hub_state
 from tests.kit.requests import create
+from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.kit.vendor import Vendor
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +86,54 @@ def test_another_hub_that_serves_the_same_socket_does_not_start_and_the_first_go
     said = f"placement=auto: cannot listen on {routed.proxy.socket}: another process is serving there"
     assert said in second.hub.process.output()
     assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+
+
+def test_beside_a_standby_it_calls_the_hub_that_leads_by_the_hubs_certificate_and_drains_as_a_proxy_driver(
+    short_dir: Path, tmp_path: Path, vendor: Vendor, name: str
+) -> None:
+    """The standby waits for the Lease of a cluster that does not answer. Both hubs have one list of addresses."""
+    authority = Authority(tmp_path)
+    tls = authority.hub(serves=[DRIVER, "served.too"]).flags
+    config = tmp_path / "kubeconfig"
+    cluster = {"name": "gone", "cluster": {"server": "https://127.0.0.1:1"}}
+    context = {"name": "gone", "context": {"cluster": "gone", "user": "u"}}
+    user = {"name": "u", "user": {"token": "t"}}
+    config.write_text(
+        json.dumps({"current-context": "gone", "clusters": [cluster], "contexts": [context], "users": [user]})
+    )
+    (beside := short_dir / "b").mkdir()
+    (logs := tmp_path / "b").mkdir()
+    drivers = {driver: beside / f"{driver}.sock" for driver in (DRIVER, "other.test")}
+    serve = [f"--serve={driver}=unix://{path}" for driver, path in drivers.items()]
+    standby = Hub(beside, logs, [*tls, *serve, f"--kubeconfig={config}"], sockets=list(drivers.values()))
+    with (
+        Bridge(short_dir, tmp_path) as bridge,
+        Sidecar(drivers[DRIVER]) as sidecar,
+        Sidecar(drivers["other.test"]) as other,
+    ):
+        leader = bridge.start_hub(*tls)
+        bridge.start_agent(
+            "n1", vendor.socket, flags=[f"--hub=wss://{leader.address}", *authority.edge("n1").flags], wait=False
+        )
+        standby.process.command += [f"--hub-endpoint=wss://{hub.address}" for hub in (leader, standby)]
+        bridge.members.append(standby)
+        standby.start()
+        wait_for(lambda: sidecar.call("Probe").answer.ready.value, what="identity")
+        bridge.wait_routed(sidecar)
+        assert sidecar.call("CreateVolume", create(name)).answer == volume(name)
+        (shown,) = hub_state(leader.uds)["drivers"]
+        assert (shown["driver"], shown["address"].rpartition(":")[0]) == (DRIVER, "127.0.0.1")
+
+        refused = other.call("CreateVolume", create(name))
+        assert refused.code is Code.UNAVAILABLE
+        assert f"its certificate is for csi-bridge:driver:{DRIVER}, csi-bridge:driver:served.too" in refused.message
+        wait_for(lambda: hub_state(standby.uds)["links"] == len(drivers), what="one link of each to its own hub")
+        assert standby.logged("lead to one hub") == []
+
+        gate, call = vendor.hold("CreateVolume"), sidecar.start("CreateVolume", create("held"))
+        vendor.wait_for_call("CreateVolume", 2)
+        standby.ask_to_stop()
+        wait_for(lambda: "shutting down" in sidecar.call("GetCapacity").message, what="drain")
+        gate.set()
+        assert call.outcome().answer == volume("held")
+        assert standby.process.wait_exit() == 0

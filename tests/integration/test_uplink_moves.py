@@ -16,6 +16,7 @@ from common.errors import HandshakeRefused, TunnelClosed
 from common.limits import Limits
 from common.listener import Listener
 from common.messages import Kind, Reason
+from common.sockets import listen_unix
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce
@@ -24,6 +25,7 @@ from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from common.link import Link, Stream
 
@@ -83,7 +85,8 @@ class MovedUplink:
         self.hubs, self.agent = list(hubs.values()), Agent()
         self.hub = self.hubs[0]
         hello = introduce("edge", "n1", instance="i", boot=1)
-        endpoints = [hub_endpoint(f"ws://{listener.address}") for listener in hubs]
+        addresses = [listener.address for listener in hubs]
+        endpoints = [hub_endpoint(it if it.startswith("/") else f"ws://{it}") for it in addresses]
         self.uplink = Uplink(endpoints, lambda: hello, self.agent, limits=LIMITS, **how)
 
     async def links(self, number: int) -> Link:
@@ -96,11 +99,15 @@ class MovedUplink:
 
 
 @contextlib.asynccontextmanager
-async def uplink(*, epochs: tuple[int, ...] = (1,), instances: str = "hi", **how: Any) -> AsyncIterator[MovedUplink]:
+async def uplink(
+    *, epochs: tuple[int, ...] = (1,), instances: str = "hi", here: Path | None = None, **how: Any
+) -> AsyncIterator[MovedUplink]:
+    """The uplink to hubs. The first one listens on the UNIX socket `here`, if it is given."""
     hubs = {}
     for epoch, instance in zip(epochs, instances, strict=False):
         hub, greeting = Hub(epoch), introduce("hub", "hub", instance=instance)
-        listener = Listener(socket.create_server(("127.0.0.1", 0)), greeting, hub, limits=LIMITS)
+        sock = listen_unix(here, mode=0o600) if here and not hubs else socket.create_server(("127.0.0.1", 0))
+        listener = Listener(sock, greeting, hub, limits=LIMITS)
         await listener.start()
         hubs[listener] = hub
     found = MovedUplink(hubs, **how)
@@ -367,3 +374,28 @@ async def test_of_two_addresses_of_one_hub_one_has_the_link_and_the_other_one_fo
         (link,) = live()
         link.goodbye(Reason.STOPPED, "for the test")
         await until(lambda: len(first.links + second.links) > 2 and len(live()) == 1)
+
+
+@pytest.mark.parametrize("epoch", [5, 0])
+async def test_of_two_addresses_of_one_hub_that_of_its_unix_socket_keeps_the_link(
+    epoch: int, short_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with uplink(epochs=(epoch, epoch), instances="hh", here=short_dir / "hub.sock") as it:
+        here, there = it.hubs
+        await until(lambda: len(here.links) == 1 and bool(it.uplink.addresses[0].link))
+        await until(lambda: len(there.ends) == 1)
+        assert here.ends == []
+        assert there.ends[0][1].startswith("it leads to the same hub as ")
+        assert " lead to one hub" not in caplog.text
+        here.links[0].accept(7)
+        await until(lambda: it.uplink.epoch == 7)
+        assert it.uplink.link is it.uplink.addresses[0].link
+
+
+async def test_the_link_to_a_standby_by_its_unix_socket_stays_also_as_the_only_one(short_dir: Path) -> None:
+    async with uplink(epochs=(0,), here=short_dir / "hub.sock") as it:
+        (hub,) = it.hubs
+        await until(lambda: it.uplink.addresses[0].why == "a standby")
+        hub.links[0].accept(3)
+        assert await it.links(1) is it.uplink.link
+        assert (len(hub.links), hub.ends) == (1, [])

@@ -38,13 +38,16 @@ def knows(hub: Hub, name: str) -> bool:
         ("driver d.example", "operator", "d.example", Reason.ROLE),
         ("hub", "edge", "hub", Reason.CERTIFICATE),
         ("hub", "driver", "hub", Reason.CERTIFICATE),
+        ("hub d.example", "driver", "other.example", Reason.CERTIFICATE),
+        ("hub d.example", "edge", "d.example", Reason.CERTIFICATE),
     ],
 )
 def test_a_certificate_proves_one_name_and_one_role(
     hub: Hub, authority: Authority, owner: str, role: str, name: str, reason: str
 ) -> None:
     kind, _, shown = owner.partition(" ")
-    pem = authority.hub() if kind == "hub" else authority.edge(shown) if kind == "node" else authority.driver(shown)
+    of_hub = authority.hub(serves=[shown] if shown else [])
+    pem = of_hub if kind == "hub" else authority.edge(shown) if kind == "node" else authority.driver(shown)
     said: object = None
     try:
         with Stranger(hub.address, tls=pem.client()) as stranger:
@@ -52,7 +55,7 @@ def test_a_certificate_proves_one_name_and_one_role(
             stranger.frames(hello(role, name))
             said = stranger.all_frames()[0]
     except (HungUp, ssl.SSLError):  # TLS itself refuses a server's certificate from a client
-        assert kind == "hub"
+        assert owner == "hub"
     else:
         assert isinstance(said, Goodbye)
         assert said.reason == reason

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from common.messages import Chunk, End, Kind, Open, Priority
 from common.status import Code
 from tests.kit.operator import by_hand
@@ -69,12 +71,13 @@ class Thief(Stranger):
         return ends[0]
 
 
+@pytest.mark.parametrize("is_hub", [False, True], ids=["proxy driver", "hub that serves the driver"])
 def test_a_stolen_key_of_a_proxy_driver_calls_its_own_driver_alone_and_nothing_once_it_is_denied(
-    short_dir: Path, tmp_path: Path
+    short_dir: Path, tmp_path: Path, is_hub: bool
 ) -> None:
     with Site(short_dir, tmp_path) as site:
         victim = site.told(site.node("n2"), report(DRIVER, "n2"), report("other.test", "n2"))
-        stolen = site.authority.driver(DRIVER)
+        stolen = site.authority.hub(serves=[DRIVER]) if is_hub else site.authority.driver(DRIVER)
         with Thief(site, stolen) as thief:
             assert thief.create(1, victim).code == Code.OK
             assert thief.create(3, victim, "other.test").code == Code.UNAVAILABLE

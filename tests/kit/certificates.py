@@ -119,10 +119,16 @@ class Authority:
         self.key_path = self.path.with_suffix(".key")
         _write_key(self.key_path, self._key)
 
-    def hub(self, *addresses: str, names: Iterable[str] = ()) -> Pem:
-        """Issue a certificate for a hub on this machine, with further addresses and names."""
+    def hub(self, *addresses: str, names: Iterable[str] = (), serves: Sequence[str] = ()) -> Pem:
+        """Issue a certificate for a hub on this machine, with further addresses, names, and drivers that it serves."""
         return self.issue(
-            "csi-bridge:hub", "csi-bridge:hubs", file="hub", addresses=addresses, names=names, purposes=[SERVER_AUTH]
+            "csi-bridge:hub",
+            "csi-bridge:hubs",
+            file="hub",
+            addresses=addresses,
+            names=names,
+            uris=[f"csi-bridge:driver:{driver}" for driver in serves],
+            purposes=[SERVER_AUTH, CLIENT_AUTH] if serves else [SERVER_AUTH],
         )
 
     def edge(self, node: str, *, drivers: Iterable[str] = (), lifetime_s: float = 3600.0) -> Pem:

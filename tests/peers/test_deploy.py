@@ -153,6 +153,7 @@ def test_whoever_may_call_the_hub_alone_may_call_its_pod(rendered: dict[str, lis
     assert ways == {
         ("cloud/driver", "csi-bridge-driver"): True,
         ("cloud/another-driver", "csi-bridge-driver-other"): True,
+        ("cloud/overlays/one-pod", "csi-bridge-hub"): True,
     }
 
 
@@ -193,12 +194,17 @@ def test_each_of_two_hubs_has_an_address_of_its_own(
     assert _selects(spread["labelSelector"], driver["template"]["metadata"]["labels"])
     inside = [f"{pod}.csi-bridge.svc" for pod in pods]
     assert dialled == {f"wss://{name}:10350" for name in inside}
+    in_one_pod = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/overlays/one-pod", "cloud/ha"))
+    (hub_inside,) = (it["spec"]["template"]["spec"]["containers"] for it in in_one_pod if it["kind"] == "StatefulSet")
+    (args,) = (it["args"] for it in hub_inside if it["name"] == "hub")
+    assert {it.partition("=")[2] for it in args if it.startswith("--hub-endpoint=")} == dialled
     named = (ROOT / "docs/install.md").read_text().partition("### Two hubs")[2].partition("```")[2].partition("```")[0]
     assert {*inside, "csi-bridge-hub.csi-bridge.svc"} < set(named.replace("\\\n", "").split())
     (budget,) = (it["spec"] for it in made if it["kind"] == "PodDisruptionBudget")
     (apart,) = hub["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert [_selects(it, labels) for it in (budget["selector"], apart["labelSelector"])] == [True, True]
-    assert len(judged([*made, *of_driver])) == len([*made, *of_driver])
+    for each in ([*made, *of_driver], in_one_pod):
+        assert len(judged(each)) == len(each)
 
 
 @pytest.mark.usefixtures("kinds")

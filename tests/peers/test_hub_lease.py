@@ -17,8 +17,9 @@ from common.dial import dial
 from common.endpoint import hub_endpoint
 from common.fault_points import VARIABLE
 from common.limits import Limits
+from common.status import Code
 from common.version import introduce
-from tests.kit.bridge import Agent, Hub, Proxy
+from tests.kit.bridge import REDIAL_LIMIT_S, Agent, Hub, Proxy
 from tests.kit.fault_points import LEAD
 from tests.kit.linked import Peer
 from tests.kit.operator import by_hand, hub_state
@@ -46,12 +47,12 @@ TIMES = (
     "--leader-election-renew-deadline=4s",
     "--leader-election-retry-period=1s",
 )
-DRIVER = "dirdriver.csi"
+DRIVER = "vendor.test"
 WAITS = "waits for the Lease csi-bridge/csi-bridge-hub"
 
 
 class Pair:
-    """Two hubs. The first one leads.
+    """Two hubs that serve a driver. The first one leads.
 
     Attributes:
         first, second: the hubs.
@@ -62,7 +63,9 @@ class Pair:
         plane.apply(DEPLOY / "base/hub-rbac.yaml")
         self._kubeconfig = plane.service_account_kubeconfig("csi-bridge", HUB)
         self._http: dict[Hub, str] = {}
-        self.first, self.second = self._hub("a"), self._hub("b")
+        self.first, self.second = hubs = self._hub("a"), self._hub("b")
+        for hub in hubs:
+            hub.process.command += [f"--hub-endpoint=ws://{it.address}" for it in hubs]
         self.agent = Agent("n1", self.first.address, [], directory, logs, ())
         self.first.start(wait=False)
         self.wait_leads(self.first)
@@ -137,7 +140,7 @@ async def test_links_of_a_standby_lead_to_the_next_hub_when_the_leader_was_kille
     standby, leader = hub_state(second.uds), hub_state(first.uds)
     assert (standby["leads"], standby["leader"], standby["epoch"]) == (False, holder, 0)
     shown = by_hand("status", f"--hub=unix://{second.uds}")
-    assert f": standby with 0 peers connected: {holder} leads since {standby['since'][:19]}Z" in shown.stdout
+    assert f" connected: {holder} leads since {standby['since'][:19]}Z" in shown.stdout
     for command in (("forget", "n1"), ("nodes",), ("denials",)):
         refused = by_hand(*command, f"--hub=unix://{second.uds}")
         assert (refused.returncode, "hub that leads" in refused.stderr, holder in refused.stderr) == (1, True, True)
@@ -195,37 +198,44 @@ def test_a_hub_that_stood_still_for_longer_than_its_lease_ends_and_changes_nothi
 
 
 @contextlib.contextmanager
-def vendor_behind(pair: Pair, directory: Path, logs: Path, *flags: str) -> Iterator[tuple[Vendor, Proxy, Sidecar]]:
-    """A vendor's driver at the agent, and its proxy driver: both dial both hubs. `flags` are the proxy driver's."""
+def vendor_behind(
+    pair: Pair, directory: Path, logs: Path, *flags: str, socket: Path | None = None
+) -> Iterator[tuple[Vendor, Proxy, Sidecar]]:
+    """A vendor's driver at the agent, and its proxy driver: both dial both hubs. `flags` are the proxy driver's.
+
+    The sidecar calls `socket` in place of the proxy driver's, if it is given.
+    """
     pair.agent.process.command += [f"--hub=ws://{pair.second.address}", f"--driver=unix://{directory / 'v.sock'}"]
     dialled = [f"--hub-endpoint=unix://{hub.uds}" for hub in (pair.first, pair.second)]
-    proxy = Proxy("vendor.test", "", None, directory / "p", logs, [*dialled, *flags])
-    with Vendor(directory / "v.sock") as vendor:
+    proxy = Proxy(DRIVER, "", None, directory / "p", logs, [*dialled, *flags])
+    with Vendor(directory / "v.sock") as vendor, Sidecar(socket or proxy.socket) as sidecar:
         pair.agent.start()
         proxy.start()
         try:
-            sidecar = proxy.sidecar()
             wait_for(lambda: sidecar.call("GetCapacity").ok, what="way to the vendor")
             yield vendor, proxy, sidecar
             assert proxy.complaints() == []
         finally:
-            proxy.hang_up()
             proxy.kill()
 
 
+@pytest.mark.parametrize("served", ["", "b/csi.sock"], ids=["by a proxy driver", "beside the standby"])
 def test_a_call_that_a_silent_leader_holds_ends_when_the_next_hub_leads_and_its_retry_joins_there(
-    pair: Pair, short_dir: Path, tmp_path: Path
+    pair: Pair, short_dir: Path, tmp_path: Path, served: str
 ) -> None:
     """Nobody dials, and nobody waits for the keepalive of the link."""
     pair.agent.process.command.append("--keepalive=60s")
-    with vendor_behind(pair, short_dir, tmp_path, "--keepalive=60s") as (vendor, proxy, sidecar):
-        wait_for(lambda: hub_state(pair.second.uds)["links"] == 2, what="links to the standby")
+    at = short_dir / served if served else None
+    with vendor_behind(pair, short_dir, tmp_path, "--keepalive=60s", socket=at) as (vendor, proxy, sidecar):
+        for member in (pair.agent, proxy):
+            member.wait_logged(" is a standby ")
         gate, call = vendor.hold("CreateVolume"), sidecar.start("CreateVolume", create("pvc-1"))
         vendor.wait_for_call("CreateVolume")
         pair.first.process.signal(signal.SIGSTOP)
         began = time.monotonic()
         assert call.outcome().refusal == link_lost("the hub")
         assert time.monotonic() - began < LEASE_S + 1.5
+        assert sidecar.call("Probe").answer.ready.value
         gate.set()
         assert sidecar.call("CreateVolume", create("pvc-1")).ok
         assert len(vendor.calls("CreateVolume")) == 1
@@ -258,21 +268,25 @@ def test_a_hub_that_dies_while_it_takes_over_leaves_a_create_with_its_node(
 
 
 @pytest.mark.parametrize("name", ["csi-attacher", "csi-snapshotter"])
-def test_a_sidecar_beside_a_standby_waits_until_it_leads(
+def test_a_sidecar_beside_a_standby_starts_when_the_leader_knows_the_driver_and_stays_when_the_leader_dies(
     pair: Pair, sidecars: Sidecars, testdriver: Callable[..., RunningDriver], short_dir: Path, name: str
 ) -> None:
-    """It would end after 30 s without a socket, and an attacher that led would call a hub that serves nothing."""
+    """Until then it waits: it would end after 30 s without a socket."""
     sidecars.install_snapshot_kinds()
-    pair.agent.process.command.append(f"--driver=unix://{testdriver(DRIVER).socket}")
+    started = sidecars.start(name, short_dir / "b/csi.sock", ready=False)
+    wait_for(lambda: "CSI driver is not ready" in started.output(), what="wait")
+    pair.agent.process.command += [
+        f"--hub=ws://{pair.second.address}", f"--driver=unix://{testdriver(DRIVER).socket}"
+    ]  # fmt: skip
     pair.agent.start()
-    with Sidecar(short_dir / "a/csi.sock") as at_leader:
-        wait_for(lambda: at_leader.call("Probe").answer.ready.value, what="identity")
-    waiting = sidecars.start(name, short_dir / "b/csi.sock", ready=False)
-    wait_for(lambda: "CSI driver is not ready" in waiting.output(), what="wait")
-    pair.agent.kill()
+    wait_for(lambda: "ControllerGetCapabilities" in started.output(), what="start", timeout_s=REDIAL_LIMIT_S)
+    assert not hub_state(pair.second.uds)["leads"]
     pair.first.kill()
-    wait_for(lambda: "ControllerGetCapabilities" in waiting.output(), what="start", timeout_s=4 * LEASE_S)
-    assert waiting.running
+    with Sidecar(short_dir / "b/csi.sock") as sidecar:
+        refused = sidecar.call("GetCapacity")
+        assert (refused.code, sidecar.call("Probe").answer.ready.value) == (Code.UNAVAILABLE, True)
+        wait_for(lambda: sidecar.call("GetCapacity").ok, what="answer by the next leader", timeout_s=4 * LEASE_S)
+    assert started.running
 
 
 def test_a_lease_that_somebody_deletes_is_made_anew_by_its_holder(pair: Pair, control_plane: ControlPlane) -> None:

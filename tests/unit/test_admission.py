@@ -42,6 +42,9 @@ LONGEST = ".".join(["n" * 63] * 3) + "." + "n" * 61
 
 EDGE_N1 = certificate("system:node:n1", "system:nodes")
 DRIVER_D = certificate("csi-bridge:driver:d.example", "csi-bridge:drivers")
+HUB = with_uris(
+    certificate("csi-bridge:hub", "csi-bridge:hubs"), "csi-bridge:driver:d.example", "csi-bridge:driver:e.example"
+)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,7 @@ DRIVER_D = certificate("csi-bridge:driver:d.example", "csi-bridge:drivers")
         (hello("edge"), with_uris(EDGE_N1, "spiffe://cluster/n2"), Role.EDGE),
         (hello("edge", LONGEST), with_uris(certificate("a host"), f"csi-bridge:node:{LONGEST}"), Role.EDGE),
         (hello("driver", "d.example"), with_uris(certificate("a host"), "csi-bridge:driver:d.example"), Role.DRIVER),
+        (hello("driver", "d.example"), HUB, Role.DRIVER),
     ],
 )
 def test_who_proves_what_it_says_is_let_in(said: Hello, peer: Peer, role: Role) -> None:
@@ -80,6 +84,9 @@ def test_who_proves_what_it_says_is_let_in(said: Hello, peer: Peer, role: Role) 
         (hello("edge"), replace(EDGE_N1, common_names=("system:node:n1", "system:node:n1"))),
         (hello("edge"), with_uris(EDGE_N1, "csi-bridge:node:n1", "csi-bridge:driver:d.example")),
         (hello("edge"), with_uris(EDGE_N1, "csi-bridge:driver:n1")),
+        (hello("driver", "d.example"), with_uris(EDGE_N1, "csi-bridge:node:n1", "csi-bridge:driver:d.example")),
+        (hello("driver", "f.example"), HUB),
+        (hello("edge", "d.example"), HUB),
         (hello("edge"), with_uris(EDGE_N1, "csi-bridge:hub:n1")),
         (hello("edge"), replace(EDGE_N1, purposes=("2.5.29.37.0",))),
     ],

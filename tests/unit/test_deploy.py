@@ -16,6 +16,7 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from cli import main, process
 from cli.process_options import EDGE_OPTIONS
@@ -336,6 +337,22 @@ def test_the_hub_admits_the_holder_of_a_certificate_under_its_name_alone(
     for other_role, other in ((role, name + "x"), ("driver" if role == "edge" else "edge", name.lower())):
         with pytest.raises(HandshakeRefused):
             admit(introduce(other_role, other, instance="i"), peer, insecure=False)
+
+
+@needs_openssl
+def test_a_hubs_certificate_is_for_the_drivers_that_it_serves_and_for_no_client_if_it_serves_none(
+    tmp_path: Path,
+) -> None:
+    assert certify(tmp_path, "hub", "hub.example").returncode == 0
+    assert shown(tmp_path / "hub").purposes == (ExtendedKeyUsageOID.SERVER_AUTH.dotted_string,)
+    served = ("csi-bridge:driver:a.csi", "csi-bridge:driver:b.csi")
+    assert certify(tmp_path, "hub", "hub.example", *served).returncode == 0
+    peer = shown(tmp_path / "hub")
+    for driver in ("a.csi", "b.csi"):
+        assert admit(introduce("driver", driver, instance="i"), peer, insecure=False) == "driver"
+    assert ExtendedKeyUsageOID.SERVER_AUTH.dotted_string in (peer.purposes or ())
+    for wrong in ("", "a.csi,URI:csi-bridge:node:n2", "a_b"):
+        assert certify(tmp_path, "hub", f"csi-bridge:driver:{wrong}").returncode == 2
 
 
 @needs_openssl

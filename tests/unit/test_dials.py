@@ -185,7 +185,7 @@ async def test_a_dial_returns_the_link_and_shows_the_acceptor_who_dialled() -> N
 
     hello = introduce("driver", "d.example", instance="i")
     dialler = Peer(accepts=False)
-    link = await port(Shown()).dial(Endpoint("here"), hello, dialler, limits=Limits(), tls=None)
+    link = await port(Shown()).dial(hello, dialler, limits=Limits())
     assert seen == [("d.example", SELF)]
     link.goodbye(Reason.STOPPED, "enough")
     assert await link.wait_closed() == (Reason.STOPPED, "enough")
@@ -197,17 +197,13 @@ async def test_a_dial_that_is_refused_says_why() -> None:
             link.refuse(HandshakeRefused(Reason.DRAINING, "the hub is shutting down"))
 
     with pytest.raises(HandshakeRefused, match="the hub is shutting down"):
-        await port(Refusing()).dial(
-            Endpoint("here"), introduce("driver", "d", instance="i"), Peer(accepts=False), limits=Limits(), tls=None
-        )
+        await port(Refusing()).dial(introduce("driver", "d", instance="i"), Peer(accepts=False), limits=Limits())
 
 
 async def test_a_dial_that_is_given_up_leaves_no_link() -> None:
     silent = Peer(accepts=False)
     dialling = asyncio.ensure_future(
-        port(silent).dial(
-            Endpoint("here"), introduce("driver", "d", instance="i"), Peer(accepts=False), limits=Limits(), tls=None
-        )
+        port(silent).dial(introduce("driver", "d", instance="i"), Peer(accepts=False), limits=Limits())
     )
     await settle()
     dialling.cancel()

@@ -360,10 +360,12 @@ def test_every_problem_that_status_shows_is_a_finding_and_what_stops_calls_is_wr
 
 
 @pytest.mark.parametrize(
-    ("leader", "links", "level"), [("hub-0_1_/s", 3, "ok"), ("hub-0_1_/s", 0, "warning"), ("", 3, "wrong")]
+    ("leader", "links", "level"), [("hub-0_1_/s", 3, "ok"), ("hub-0_1_/s", 1, "warning"), ("", 3, "wrong")]
 )
 def test_a_standby_names_the_leader_and_misses_no_nodes(leader: str, links: int, level: str) -> None:
-    found = of_hub(hub(proxies=(), leads=False, leader=leader, links=links, problems=["p"]))
+    """One of its links is that of the driver that it serves."""
+    settings = {"serve": ["d.example=unix:///csi.sock"]}
+    found = of_hub(hub(proxies=(), leads=False, leader=leader, links=links, problems=["p"], settings=settings))
     assert list(found) == ["version", "leader", "problem"]
     (said,) = found["leader"]
     assert (said.level, f": {leader or 'no hub'} leads" in said.what) == (level, True)
