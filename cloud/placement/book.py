@@ -23,6 +23,7 @@ Rules:
 * An id may be at several nodes. No node's id replaces another node's, so a conflict stays until an operator settles it.
 """
 
+import heapq
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
@@ -75,6 +76,8 @@ class Book:
         """The names with open calls that are about a thing."""
         self._gone: dict[tuple[Thing, str], float] = {}
         """When each deleted id was deleted, in the order of the records."""
+        self._ends: list[tuple[float, Thing, str]] = []
+        """The same as a heap, because clocks are set back at times. Ids that exist again may stay in it."""
         self._nodes: dict[str, int] = {}
         """By node: the number of ids in claims and lists, those of deleted things included, and of `Mark.LISTED`."""
 
@@ -190,6 +193,7 @@ class Book:
         _count(self._nodes, node, 1)
         if its.gone:
             self._gone[thing, node] = its.gone
+            heapq.heappush(self._ends, (its.gone, thing, node))
         return [*claims, claim]
 
     def drop(self, thing: Thing, node: str) -> list[Claim]:
@@ -207,8 +211,12 @@ class Book:
 
     def purge(self, before: float) -> list[Claim]:
         """Drop the ids that were deleted before a moment. Returns their claims."""
-        old = [place for place, at in self._gone.items() if at < before]  # clocks are set back at times
-        return [claim for thing, node in old for claim in self.drop(thing, node)]
+        claims = list[Claim]()
+        while self._ends and self._ends[0][0] < before:
+            at, thing, node = heapq.heappop(self._ends)
+            if self._gone.get((thing, node)) == at:
+                claims += self.drop(thing, node)
+        return claims
 
     # ---- nodes -------------------------------------------------------------------------------------------------------
 
