@@ -277,9 +277,9 @@ class Volumes:
     def _direct_volumes(self) -> "DirectVolumes":
         # imported at the first call: most nodes never need it
         if self._direct is None:
-            from edge.direct.hand_over import direct_volumes  # noqa: PLC0415
+            from edge.direct.hand_over import DirectVolumes  # noqa: PLC0415
 
-            self._direct = direct_volumes(self._settings.root_dir, self._settings.direct_run_dir)
+            self._direct = DirectVolumes(self._settings.root_dir, self._settings.direct_run_dir)
         return self._direct
 
     def usage(self) -> dict[tuple[str, str], VolumeStats]:

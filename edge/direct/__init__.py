@@ -3,7 +3,6 @@
 The agent hands the runtime a block device, and mounts nothing on the host. An agent imports this package when its
 first such volume comes; any other agent never does. Read in this order:
 
-* `errors`: the errors, by their cause.
 * `mount_info`: what the runtime reads about one volume, byte for byte as Kata writes it.
 * `store`: Kata's directory with these files.
 * `shim_client`: asks the runtime of a running sandbox how full a volume is, and to grow its file system.

@@ -25,11 +25,10 @@ from typing import ParamSpec, TypeVar
 from common.fault_points import reach
 from common.metrics import VolumeStats
 from edge.direct import file_systems
-from edge.direct.errors import DirectVolumeError, ShimError, Unsupported
 from edge.direct.file_systems import Content
-from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, MountInfo
-from edge.direct.shim_client import ShimClient
-from edge.direct.store import DirectVolumeStore
+from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, DirectVolumeError, MountInfo
+from edge.direct.shim_client import ShimClient, ShimError, Unsupported
+from edge.direct.store import KATA_ROOT, DirectVolumeStore
 from edge.disk.found_volumes import Published
 from edge.disk.layout import PLUGIN, Layout
 from edge.disk.mounts import mount_guard, read_table, unmount
@@ -47,13 +46,14 @@ _SYSFS = Path("/sys/dev/block")
 
 
 class DirectVolumes:
-    """The deferred volumes below one root directory.
+    """The deferred volumes below one root directory, for runtimes of a host whose /run is `run_dir`.
 
     Every failure is `Uncertain`: these steps come after the driver's publication, or before its end.
     """
 
-    def __init__(self, root: Path, store: DirectVolumeStore, shim: ShimClient) -> None:
-        self._root, self._layout, self._store, self._shim = RootDir(root), Layout(root), store, shim
+    def __init__(self, root: Path, run_dir: Path) -> None:
+        self._root, self._layout = RootDir(root), Layout(root)
+        self._store, self._shim = DirectVolumeStore(run_dir / KATA_ROOT), ShimClient(run_dir)
         self._real = Layout(Path(os.path.realpath(root)))
 
     # ---- the device --------------------------------------------------------------------------------------------------
@@ -102,32 +102,34 @@ class DirectVolumes:
 
     async def stats(self, published: Published) -> VolumeStats:
         """Return the usage as the guest sees it. Without a guest that can tell, only the device's size is known."""
-        path = self.volume_path(published)
-        info = await _apart(self._store.get, path)
-        if info is None:
-            raise Uncertain(f"the runtime does not know direct volume {path}")
+        device, sandbox_ids = await self._known(published)
         try:
-            return await self._shim.stats(await _apart(self._store.sandbox_ids, path), info.device)
+            return await self._shim.stats(sandbox_ids, device)
         except Unsupported as error:
             log.debug("the usage of %s is not known: %s", published.key, error)
         except ShimError as error:
             raise Uncertain(str(error)) from error
-        size = await _apart(file_systems.size_bytes, Path(info.device))
+        size = await _apart(file_systems.size_bytes, Path(device))
         return VolumeStats(capacity_bytes=size, is_size_only=True)
 
     async def resize(self, published: Published) -> bool:
         """Let the guest grow the file system to its device; return whether it has done so."""
-        path = self.volume_path(published)
-        info = await _apart(self._store.get, path)
-        if info is None:
-            raise Uncertain(f"the runtime does not know direct volume {path}")
-        size = await _apart(file_systems.size_bytes, Path(info.device))
+        device, sandbox_ids = await self._known(published)
+        size = await _apart(file_systems.size_bytes, Path(device))
         try:
-            await self._shim.resize(await _apart(self._store.sandbox_ids, path), info.device, size)
+            await self._shim.resize(sandbox_ids, device, size)
         except ShimError as error:
             log.info("volume %s: its file system grows at its next publication: %s", published.key, error)
             return False
         return True
+
+    async def _known(self, published: Published) -> tuple[str, list[str]]:
+        """Return the device that the runtime knows, and the sandboxes that may use it."""
+        path = self.volume_path(published)
+        info = await _apart(self._store.get, path)
+        if info is None:
+            raise Uncertain(f"the runtime does not know direct volume {path}")
+        return info.device, await _apart(self._store.sandbox_ids, path)
 
     # ---- the runtime's view ------------------------------------------------------------------------------------------
 
@@ -231,10 +233,6 @@ class DirectVolumes:
 
     def _real_path(self, target: Path) -> str:
         return str(self._real.root / target.relative_to(self._layout.root))
-
-
-def direct_volumes(root: Path, run_dir: Path) -> DirectVolumes:
-    return DirectVolumes(root, DirectVolumeStore.below(run_dir), ShimClient.below(run_dir))
 
 
 def _mount_info(want: PodVolume, device: Path) -> MountInfo:

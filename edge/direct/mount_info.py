@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from edge.direct.errors import MountInfoBroken
+from common.errors import BridgeError
 from edge.disk.volume_data import encode_struct
 from edge.runtimes import DIRECT
 
@@ -25,6 +25,19 @@ FS_GROUP_POLICY = "fsGroupChangePolicy"
 
 _OLDER = {"volume-type": "volume_type", "fstype": "fs_type"}
 """The keys of runtime-rs until 3.2."""
+
+
+class DirectVolumeError(BridgeError):
+    """A step on a direct volume failed. `str()` is a sentence for people, the same on each try."""
+
+
+class MountInfoBroken(DirectVolumeError):
+    """A `mountInfo.json` that the runtimes cannot read; `why` has no path."""
+
+    def __init__(self, why: str, *, volume_path: str = "") -> None:
+        self.why = why
+        whose = f"the mount info of direct volume {volume_path}" if volume_path else "the mount info"
+        super().__init__(f"{whose} cannot be used: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The client of Kata's shim: asks the runtime of a running sandbox about a direct volume, on its UNIX socket.
 
-    <go root>/<sandbox id>/shim-monitor.sock      Kata's Go runtime
-    <rust root>/<sandbox id>/shim-monitor.sock    runtime-rs
+    /run/vc/sbs/<sandbox id>/shim-monitor.sock    Kata's Go runtime
+    /run/kata/<sandbox id>/shim-monitor.sock      runtime-rs
 
 One form of each request suits both runtimes:
 
@@ -25,15 +25,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 from urllib.parse import quote
 
+from common.errors import BridgeError
 from common.metrics import VolumeStats
-from edge.direct.errors import ShimError, Unsupported
 
-GO_ROOT = Path("/run/vc/sbs")
-RUST_ROOT = Path("/run/kata")
-"""The directories of running sandboxes, compiled into the runtimes. Kata's own clients look in this order, too."""
+GO_ROOT, RUST_ROOT = "vc/sbs", "kata"
+"""The directories of running sandboxes below /run, compiled into the runtimes, in the order of Kata's own clients."""
 
 SOCKET = "shim-monitor.sock"
 
@@ -58,17 +57,20 @@ _NOT_DONE = ("unimplemented", "not implemented", "is not supported")
 """What an error says if the guest's agent lacks the request: the words of Kata ≥ 4.0, and those of an older agent."""
 
 
+class ShimError(BridgeError):
+    """A question to the runtime of a running sandbox has no good answer. It may have carried out the request."""
+
+
+class Unsupported(ShimError):
+    """No sandbox is known that uses the volume, or its runtime does not serve the request."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShimClient:
-    """Asks shims. It holds no connection between two requests."""
+    """Asks shims. It holds no connection between two requests. `run_dir` is the host's /run."""
 
-    go_root: Path = GO_ROOT
-    rust_root: Path = RUST_ROOT
+    run_dir: Path
     limit_s: float = LIMIT_S
-
-    @classmethod
-    def below(cls, run_dir: Path) -> Self:
-        return cls(run_dir / GO_ROOT.relative_to("/run"), run_dir / RUST_ROOT.relative_to("/run"))
 
     def is_live(self, sandbox_id: str) -> bool:
         """Whether a sandbox runs: a shim listens on its socket. It does not block."""
@@ -112,8 +114,8 @@ class ShimClient:
             (
                 path
                 for sandbox_id in sandbox_ids
-                for root in (self.go_root, self.rust_root)
-                if _is_served(path := root / sandbox_id / SOCKET)
+                for root in (GO_ROOT, RUST_ROOT)
+                if _is_served(path := self.run_dir / root / sandbox_id / SOCKET)
             ),
             None,
         )

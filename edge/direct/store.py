@@ -24,13 +24,11 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
 
-from edge.direct.errors import DirectVolumeError, MountInfoBroken, VolumePathRefused
-from edge.direct.mount_info import MountInfo
+from edge.direct.mount_info import DirectVolumeError, MountInfo, MountInfoBroken
 
-KATA_ROOT = Path("/run/kata-containers/shared/direct-volumes")
-"""The directory that both runtimes read. It is compiled into them."""
+KATA_ROOT = "kata-containers/shared/direct-volumes"
+"""The directory below /run that both runtimes read. It is compiled into them."""
 
 MOUNT_INFO = "mountInfo.json"
 
@@ -50,15 +48,17 @@ _TRIES = 16
 
 
 def check_volume_path(volume_path: str) -> None:
-    """Check that a path can be a direct volume's. Raises VolumePathRefused if it cannot."""
+    """Raise DirectVolumeError if a path cannot be a direct volume's."""
+    why = ""
     if not volume_path.startswith("/") or "\0" in volume_path:
-        raise VolumePathRefused(volume_path, "it is not an absolute path")
-    if (size := len(os.fsencode(volume_path))) > LONGEST_PATH_BYTES:
-        raise VolumePathRefused(
-            volume_path,
+        why = "it is not an absolute path"
+    elif (size := len(os.fsencode(volume_path))) > LONGEST_PATH_BYTES:
+        why = (
             f"it is {size} bytes long, and the runtime's name for it allows {LONGEST_PATH_BYTES} at most; "
-            f"use a shorter --root-dir or a shorter name of the volume",
+            f"use a shorter --root-dir or a shorter name of the volume"
         )
+    if why:
+        raise DirectVolumeError(f"{volume_path!r} cannot be the path of a direct volume: {why}")
 
 
 def key_of(volume_path: str) -> str:
@@ -68,12 +68,8 @@ def key_of(volume_path: str) -> str:
 class DirectVolumeStore:
     """The direct volumes of this node. Several processes may use the same directory."""
 
-    def __init__(self, root: Path = KATA_ROOT) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-
-    @classmethod
-    def below(cls, run_dir: Path) -> Self:
-        return cls(run_dir / KATA_ROOT.relative_to("/run"))
 
     def add(self, volume_path: str, info: MountInfo, *, is_live: Callable[[str], bool]) -> None:
         """Tell the runtimes how to mount a volume. A file with the same bytes stays as it is.

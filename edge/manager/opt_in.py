@@ -95,12 +95,12 @@ class OptIn:
         return found
 
     def _check_path(self, want: PodVolume) -> None:
-        from edge.direct.errors import VolumePathRefused  # noqa: PLC0415  # see edge.direct
+        from edge.direct.mount_info import DirectVolumeError  # noqa: PLC0415  # see edge.direct
         from edge.direct.store import check_volume_path  # noqa: PLC0415
 
         try:
             check_volume_path(str(self.layout.target(want.pod.uid, want.volume.name)))
-        except (VolumePathRefused, NotReady) as error:
+        except (DirectVolumeError, NotReady) as error:
             raise NotDeferrable(str(error)) from error
 
     @staticmethod

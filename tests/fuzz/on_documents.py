@@ -15,8 +15,7 @@ from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object, check_ref, keep, r
 from common.objects import Object, Ref, Stamp, encode_body
 from common.pod_fact import read_volumes
 from common.reports import decode_reports, encode_reports, vendor_version
-from edge.direct.errors import MountInfoBroken
-from edge.direct.mount_info import MountInfo
+from edge.direct.mount_info import MountInfo, MountInfoBroken
 from tests.fuzz.cutter import Cutter
 from tests.kit.trusting import TRUSTING
 

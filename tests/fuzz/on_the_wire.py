@@ -16,8 +16,7 @@ from common.objects import Object, Ref, Stamp
 from common.session import State
 from common.status import Code, Status
 from common.sync import Learner, Teller
-from edge.direct.errors import ShimError
-from edge.direct.shim_client import _check, _parse, _read_stats
+from edge.direct.shim_client import ShimError, _check, _parse, _read_stats
 from tests.fuzz.cutter import Cutter
 from tests.kit.events import Cancelled, Ended, Failed, HelloReceived, Message, Opened, Released
 from tests.kit.recorded_session import RecordedSession

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.metrics import VolumeStats
-from edge.direct.errors import ShimError, Unsupported
-from edge.direct.shim_client import ShimClient
+from edge.direct.shim_client import GO_ROOT, RUST_ROOT, ShimClient, ShimError, Unsupported
 from tests.kit.fake_shim import FakeShim, Flavour
 
 if TYPE_CHECKING:
@@ -35,19 +34,19 @@ STATS = VolumeStats(
 
 @pytest.fixture
 def client(short_dir: Path) -> ShimClient:
-    return ShimClient(go_root=short_dir / "sbs", rust_root=short_dir / "kata")
+    return ShimClient(short_dir)
 
 
 @pytest.fixture
 def go(client: ShimClient) -> Iterator[FakeShim]:
-    with FakeShim(client.go_root, "s") as shim:
+    with FakeShim(client.run_dir / GO_ROOT, "s") as shim:
         shim.usage = {DEVICE: USAGE}
         yield shim
 
 
 @pytest.fixture
 def rust(client: ShimClient) -> Iterator[FakeShim]:
-    with FakeShim(client.rust_root, "s", Flavour.RUST) as shim:
+    with FakeShim(client.run_dir / RUST_ROOT, "s", Flavour.RUST) as shim:
         shim.usage = {DEVICE: USAGE}
         yield shim
 
@@ -98,14 +97,14 @@ async def test_the_text_of_runtime_rs_is_not_taken_for_numbers(client: ShimClien
 
 
 async def test_a_runtime_rs_that_answers_with_json_is_understood(client: ShimClient) -> None:
-    with FakeShim(client.rust_root, "s", Flavour.RUST, future=True) as shim:
+    with FakeShim(client.run_dir / RUST_ROOT, "s", Flavour.RUST, future=True) as shim:
         shim.usage = {"/dev/mapper/a+b&c d": USAGE}
         assert await client.stats(["s"], "/dev/mapper/a+b&c d") == STATS
 
 
 @pytest.mark.parametrize("flavour", Flavour)
 async def test_one_form_of_a_resize_suits_both_runtimes(client: ShimClient, flavour: Flavour) -> None:
-    root = client.go_root if flavour is Flavour.GO else client.rust_root
+    root = client.run_dir / GO_ROOT if flavour is Flavour.GO else client.run_dir / RUST_ROOT
     with FakeShim(root, "s", flavour) as shim:
         shim.resize_error = ""
         await client.resize(["s"], DEVICE, 2**40)
@@ -168,22 +167,22 @@ async def test_each_bad_answer_has_its_error(
 
 async def test_a_shim_that_hangs_costs_no_more_than_the_limit(client: ShimClient, go: FakeShim) -> None:
     go.hold = threading.Event()
-    hasty = ShimClient(go_root=client.go_root, rust_root=client.rust_root, limit_s=0.05)
+    hasty = ShimClient(client.run_dir, limit_s=0.05)
     with pytest.raises(ShimError, match=r"there is no whole answer after 0\.05 s"):
         await hasty.stats(["s"], DEVICE)
 
 
 async def test_the_sandbox_that_lives_is_asked(client: ShimClient, go: FakeShim) -> None:
-    with FakeShim(client.go_root, "dead"):
+    with FakeShim(client.run_dir / GO_ROOT, "dead"):
         pass
-    (client.go_root / "gone").mkdir()
+    (client.run_dir / GO_ROOT / "gone").mkdir()
     assert [client.is_live(sandbox_id) for sandbox_id in ("dead", "gone", "never", "s")] == [False, False, False, True]
     assert await client.stats(["dead", "gone", "never", "s"], DEVICE) == STATS
 
 
 @pytest.mark.parametrize("ids", [[], ["dead"], ["x" * 200]])
 async def test_without_a_live_sandbox_nobody_is_asked(client: ShimClient, ids: list[str]) -> None:
-    with FakeShim(client.go_root, "dead"):
+    with FakeShim(client.run_dir / GO_ROOT, "dead"):
         pass
     with pytest.raises(Unsupported, match="no running sandbox is known that uses device /dev/sdf"):
         await client.stats(ids, DEVICE)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.direct.errors import MountInfoBroken
-from edge.direct.mount_info import MountInfo
+from edge.direct.mount_info import MountInfo, MountInfoBroken
 
 VECTORS = json.loads((Path(__file__).parent / "mount_info_vectors.json").read_text(encoding="utf-8"))
 """Made by Kata's own package: a volume path and a mount info, and the name and the bytes that it gives them."""

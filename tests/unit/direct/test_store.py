@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edge.direct.errors import DirectVolumeError, MountInfoBroken, VolumePathRefused
-from edge.direct.mount_info import MountInfo
-from edge.direct.store import KATA_ROOT, DirectVolumeStore, check_volume_path, key_of
+from edge.direct.mount_info import DirectVolumeError, MountInfo, MountInfoBroken
+from edge.direct.store import DirectVolumeStore, check_volume_path, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,10 +38,6 @@ def put(store: DirectVolumeStore, info: MountInfo = EXT4, path: str = PATH, *, l
 
 def mode(path: Path) -> int:
     return path.stat().st_mode & 0o7777
-
-
-def test_the_directory_is_the_one_that_the_runtimes_have_compiled_in() -> None:
-    assert DirectVolumeStore().root == KATA_ROOT == Path("/run/kata-containers/shared/direct-volumes")
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["volume_path"])
@@ -71,15 +66,15 @@ def test_a_path_of_189_bytes_is_kept_and_one_of_190_refused(store: DirectVolumeS
     longest = "/" + "x" * 184 + "é" * 2
     put(store, path=longest)
     assert store.get(longest) == EXT4
-    with pytest.raises(VolumePathRefused, match="it is 190 bytes long, and the runtime's name for it allows 189"):
+    with pytest.raises(DirectVolumeError, match="it is 190 bytes long, and the runtime's name for it allows 189"):
         check_volume_path(longest + "x")
-    with pytest.raises(VolumePathRefused, match="use a shorter --root-dir"):
+    with pytest.raises(DirectVolumeError, match="use a shorter --root-dir"):
         put(store, path=longest + "x")
 
 
 @pytest.mark.parametrize("path", ["", "a/b", "/a\0b"])
 def test_what_is_no_absolute_path_is_refused(store: DirectVolumeStore, path: str) -> None:
-    with pytest.raises(VolumePathRefused, match="it is not an absolute path"):
+    with pytest.raises(DirectVolumeError, match="it is not an absolute path"):
         put(store, path=path)
 
 
