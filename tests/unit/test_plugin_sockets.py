@@ -54,7 +54,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
 def test_what_was_seen_in_a_directory_that_cannot_be_read_now_still_counts(
     registry: Path, fail: Fail, number: int
 ) -> None:
-    before = look(registry)
+    before = look(registry, Look())
     assert sorted(path.name for path in before.sockets) == ["a-reg.sock", "b-reg.sock"]
     assert not before.unread
     with fail(registry, number):
@@ -66,7 +66,7 @@ def test_what_was_seen_in_a_directory_that_cannot_be_read_now_still_counts(
 
 
 def test_only_below_the_directory_that_cannot_be_read_what_was_seen_counts(registry: Path, fail: Fail) -> None:
-    before = look(registry)
+    before = look(registry, Look())
     (registry / "a-reg.sock").unlink()
     (registry / "deep" / "b-reg.sock").unlink()
     with fail(registry / "deep", errno.EIO):
@@ -75,7 +75,7 @@ def test_only_below_the_directory_that_cannot_be_read_what_was_seen_counts(regis
 
 
 def test_a_socket_that_does_not_tell_what_it_is_still_counts(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, real = look(registry), Path.stat
+    before, real = look(registry, Look()), Path.stat
 
     def stat(path: Path, **how: bool) -> os.stat_result:
         if path.name == "a-reg.sock":
@@ -89,7 +89,7 @@ def test_a_socket_that_does_not_tell_what_it_is_still_counts(registry: Path, mon
 
 
 def test_what_is_gone_is_gone(registry: Path) -> None:
-    before = look(registry)
+    before = look(registry, Look())
     (registry / "deep" / "b-reg.sock").unlink()
     (registry / "deep").rmdir()
     found = look(registry, before)
@@ -100,28 +100,20 @@ def test_what_is_gone_is_gone(registry: Path) -> None:
 async def test_after_a_look_that_failed_it_is_looked_again_without_any_change(
     registry: Path, fail: Fail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge.registry.plugin_sockets.BROKEN_S", 0.0)
+    monkeypatch.setattr("edge.registry.plugin_sockets.LOOK_S", 0.0)
     async with asyncio.timeout(20.0), contextlib.aclosing(looks(registry)) as found:
         first = await anext(found)
-        (registry / "now").mkdir()  # a reason for the next look
         with fail(registry, errno.EMFILE):
             second = await anext(found)
         assert (second.sockets, list(second.unread)) == (first.sockets, [registry])
         assert await anext(found) == first
 
 
-async def test_a_socket_in_a_new_directory_is_seen_at_once_and_without_a_watch_all_are_seen_anyway(
-    registry: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_socket_in_a_new_directory_is_seen(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.registry.plugin_sockets.LOOK_S", 0.0)
     async with asyncio.timeout(20.0), contextlib.aclosing(looks(registry)) as found:
         await anext(found)
         (registry / "new").mkdir()
-        await anext(found)
         with socket.socket(socket.AF_UNIX) as late:
             late.bind(str(registry / "new" / "c-reg.sock"))
             assert "c-reg.sock" in {path.name for path in (await anext(found)).sockets}
-    monkeypatch.setattr("edge.registry.plugin_sockets.BROKEN_S", 0.0)
-    monkeypatch.setattr("edge.registry.plugin_sockets._WATCHED", 0)  # the kernel refuses such a watch
-    async with asyncio.timeout(20.0), contextlib.aclosing(looks(registry)) as found:
-        assert len((await anext(found)).sockets) == len((await anext(found)).sockets) == 3
-    assert "cannot be watched: Invalid argument; it is looked at each second instead" in caplog.text
