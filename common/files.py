@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 NEW = ".new"
@@ -60,10 +60,10 @@ def replace_file(
         folder: a descriptor of the file's directory; of `path` only the name is used then.
         reached: called between the write and the rename.
     """
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         if folder is None:
             folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            opened.callback(os.close, folder)
+            stack.callback(os.close, folder)
         new = path.name + NEW
         try:
             _write(folder, new, content, durable=durable, mode=mode)
@@ -79,11 +79,18 @@ def replace_file(
 
 def sync_directory(path: Path, *, folder: int | None = None) -> None:
     """Wait until the disk has a directory's entries; its path may be relative to the descriptor `folder`."""
-    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    with opened(path, os.O_RDONLY | os.O_DIRECTORY, folder=folder) as directory:
+        os.fsync(directory)
+
+
+@contextlib.contextmanager
+def opened(path: Path | str, flags: int, mode: int = 0o777, *, folder: int | None = None) -> Iterator[int]:
+    """Hold a file open by its descriptor; its path may be relative to the descriptor `folder`."""
+    file = os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=folder)
     try:
-        os.fsync(opened)
+        yield file
     finally:
-        os.close(opened)
+        os.close(file)
 
 
 def unused(path: Path) -> Path:

@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.files import opened
+
 _FIRST_BLOCK_BYTES = 4_096
 """LVM, for one, leaves zeros there on a new volume, and an earlier volume's data behind it."""
 
@@ -76,8 +78,8 @@ class Content:
 
 def look(device: Path) -> Content:
     """Return what a device holds. It reads only."""
-    with _locked(device, fcntl.LOCK_SH) as opened:
-        return _content(device, opened)
+    with _locked(device, fcntl.LOCK_SH) as file:
+        return _content(device, file)
 
 
 def wait_idle(device: Path) -> None:
@@ -88,31 +90,31 @@ def wait_idle(device: Path) -> None:
 
 def is_sound(device: Path, fs_type: str) -> bool:
     """Whether a file system is no rest of a mkfs that was killed. It reads only."""
-    with _locked(device, fcntl.LOCK_SH) as opened:
-        if _is_whole(opened, fs_type) or fs_type != "ext4":
-            return _is_whole(opened, fs_type)
-        return not _run(opened, "e2fsck", "-f", "-n", str(device), fine=frozenset(range(32))).returncode
+    with _locked(device, fcntl.LOCK_SH) as file:
+        if _is_whole(file, fs_type) or fs_type != "ext4":
+            return _is_whole(file, fs_type)
+        return not _run(file, "e2fsck", "-f", "-n", str(device), fine=frozenset(range(32))).returncode
 
 
 def make(device: Path, fs_type: str, uuid: str) -> None:
     """Make a file system on a device that holds nothing. After an OSError it may hold a part of a file system."""
-    with _locked(device, fcntl.LOCK_EX) as opened:
-        found = _content(device, opened)
+    with _locked(device, fcntl.LOCK_EX) as file:
+        found = _content(device, file)
         if not found.is_blank:
             raise OSError(errno.EEXIST, f"{device} holds {found.what} by now, and is not formatted")
-        _make(opened, device, fs_type, uuid)
+        _make(file, device, fs_type, uuid)
 
 
 def finish(device: Path, fs_type: str, uuid: str) -> None:
     """Finish what a `make` with these arguments has begun. Raises OSError if the device holds anything else."""
-    with _locked(device, fcntl.LOCK_EX) as opened:
-        found = _content(device, opened)
-        if not (found.is_blank or (found.what == _UNKNOWN and _begins_as(opened, fs_type))):
+    with _locked(device, fcntl.LOCK_EX) as file:
+        found = _content(device, file)
+        if not (found.is_blank or (found.what == _UNKNOWN and _begins_as(file, fs_type))):
             if (found.fs_type, found.uuid) != (fs_type, uuid):
                 raise OSError(errno.EEXIST, f"{device} holds {found.what}, and the agent was making {fs_type} {uuid}")
-            if _is_whole(opened, fs_type):
+            if _is_whole(file, fs_type):
                 return
-        _make(opened, device, fs_type, uuid)
+        _make(file, device, fs_type, uuid)
 
 
 def grow(device: Path, fs_type: str) -> bool:
@@ -120,55 +122,52 @@ def grow(device: Path, fs_type: str) -> bool:
 
     xfs grows only while it is mounted. Raises OSError if the file system has errors that must be repaired first.
     """
-    with _locked(device, fcntl.LOCK_EX) as opened:
-        has_room = _has_room(opened, fs_type)
+    with _locked(device, fcntl.LOCK_EX) as file:
+        has_room = _has_room(file, fs_type)
         if fs_type != "ext4":
             return not has_room
-        if has_room or _has_errors(opened):
-            _run(opened, "e2fsck", "-f", "-p", str(device), fine=_FSCK_FINE)  # resize2fs insists on it
+        if has_room or _has_errors(file):
+            _run(file, "e2fsck", "-f", "-p", str(device), fine=_FSCK_FINE)  # resize2fs insists on it
         if has_room:
-            _run(opened, "resize2fs", str(device))
-        os.fsync(opened)
+            _run(file, "resize2fs", str(device))
+        os.fsync(file)
         return True
 
 
 def size_bytes(device: Path) -> int:
-    opened = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.lseek(opened, 0, os.SEEK_END)
-    finally:
-        os.close(opened)
+    with opened(device, os.O_RDONLY) as file:
+        return os.lseek(file, 0, os.SEEK_END)
 
 
-def _make(opened: int, device: Path, fs_type: str, uuid: str) -> None:
+def _make(file: int, device: Path, fs_type: str, uuid: str) -> None:
     *command, flag = _MAKE[fs_type]
-    _run(opened, *command, flag, uuid if flag == "-U" else f"uuid={uuid}", str(device))
-    os.fsync(opened)
+    _run(file, *command, flag, uuid if flag == "-U" else f"uuid={uuid}", str(device))
+    os.fsync(file)
 
 
-def _content(device: Path, opened: int) -> Content:
-    size = os.lseek(opened, 0, os.SEEK_END)
+def _content(device: Path, file: int) -> Content:
+    size = os.lseek(file, 0, os.SEEK_END)
     if not size:
         raise OSError(errno.ENXIO, f"{device} has no size: it is not connected")
     for at in (0, max(size - _PROBED_BYTES, 0)):
         wanted = min(_PROBED_BYTES, size - at)
-        if len(os.pread(opened, wanted, at)) != wanted:
+        if len(os.pread(file, wanted, at)) != wanted:
             raise OSError(errno.EIO, f"{device} cannot be read")
-    found = _signature(device, opened)
-    if found.is_blank and any(os.pread(opened, _FIRST_BLOCK_BYTES, 0)):
+    found = _signature(device, file)
+    if found.is_blank and any(os.pread(file, _FIRST_BLOCK_BYTES, 0)):
         return Content(_UNKNOWN)
     return found
 
 
-def _begins_as(opened: int, fs_type: str) -> bool:
+def _begins_as(file: int, fs_type: str) -> bool:
     """Whether a device begins with the magic number of a file system: a torn superblock of a mkfs that was killed."""
     at, magic = (0, b"XFSB") if fs_type == "xfs" else (1024 + 0x38, b"\x53\xef")
-    return os.pread(opened, len(magic), at) == magic
+    return os.pread(file, len(magic), at) == magic
 
 
-def _signature(device: Path, opened: int) -> Content:
+def _signature(device: Path, file: int) -> Content:
     # -p: blkid reads the device itself and no cache.
-    done = _run(opened, "blkid", "-p", "-o", "export", str(device), fine={0, _NOTHING_FOUND, _SEVERAL_FOUND})
+    done = _run(file, "blkid", "-p", "-o", "export", str(device), fine={0, _NOTHING_FOUND, _SEVERAL_FOUND})
     told = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
     if done.returncode == _NOTHING_FOUND and done.stderr.strip():
         raise OSError(errno.EIO, f"blkid cannot read {device}: {done.stderr.strip()[-300:]}")
@@ -185,29 +184,29 @@ def _signature(device: Path, opened: int) -> Content:
     return Content(f"data of the type {kind or 'unknown'}")
 
 
-def _is_whole(opened: int, fs_type: str) -> bool:
+def _is_whole(file: int, fs_type: str) -> bool:
     # Whole: mkfs has ended, or somebody has mounted it. mke2fs writes the first superblock last, but the kernel may
     # write it to the disk earlier. So only an ext4 that was mounted counts as whole. mkfs.xfs marks its superblock
     # while it is in progress.
     if fs_type == "xfs":
-        return not os.pread(opened, 1, 126)[0]  # sb_inprogress
-    mounted_at, _, mounts = struct.unpack("<IIH", os.pread(opened, 10, 1024 + 44))  # s_mtime, s_wtime, s_mnt_count
+        return not os.pread(file, 1, 126)[0]  # sb_inprogress
+    mounted_at, _, mounts = struct.unpack("<IIH", os.pread(file, 10, 1024 + 44))  # s_mtime, s_wtime, s_mnt_count
     return bool(mounted_at or mounts)
 
 
-def _has_errors(opened: int) -> bool:
+def _has_errors(file: int) -> bool:
     """Whether an ext4 is marked as having errors: by the kernel, or by a resize2fs that has not ended."""
-    (state,) = struct.unpack("<H", os.pread(opened, 2, 1024 + 0x3A))  # s_state
+    (state,) = struct.unpack("<H", os.pread(file, 2, 1024 + 0x3A))  # s_state
     return bool(state & _ERROR_FS)
 
 
-def _has_room(opened: int, fs_type: str) -> bool:
+def _has_room(file: int, fs_type: str) -> bool:
     """Whether the device is larger than its file system, by more than a part of a block group."""
-    whole = os.lseek(opened, 0, os.SEEK_END)
+    whole = os.lseek(file, 0, os.SEEK_END)
     if fs_type == "xfs":
-        block_bytes, blocks = struct.unpack(">IQ", os.pread(opened, 12, 4))  # sb_blocksize, sb_dblocks
+        block_bytes, blocks = struct.unpack(">IQ", os.pread(file, 12, 4))  # sb_blocksize, sb_dblocks
         return bool(whole - block_bytes * blocks >= _SLACK_BLOCKS * block_bytes)
-    superblock = os.pread(opened, 1024, 1024)
+    superblock = os.pread(file, 1024, 1024)
     low, log_size, incompatible, high = (
         struct.unpack_from("<I", superblock, at)[0] for at in (0x04, 0x18, 0x60, 0x150)
     )
@@ -216,11 +215,11 @@ def _has_room(opened: int, fs_type: str) -> bool:
     return bool(whole - block_bytes * blocks >= _SLACK_BLOCKS * block_bytes)
 
 
-def _run(opened: int, *command: str, fine: AbstractSet[int] = frozenset({0})) -> "subprocess.CompletedProcess[str]":
+def _run(file: int, *command: str, fine: AbstractSet[int] = frozenset({0})) -> "subprocess.CompletedProcess[str]":
     try:
         done = subprocess.run(  # noqa: S603  # the words are our own, and there is no shell
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
-            pass_fds=(opened,),
+            pass_fds=(file,),
         )  # fmt: skip
     except FileNotFoundError:
         raise OSError(errno.ENOENT, f"{command[0]} is not installed on this node") from None
@@ -232,19 +231,16 @@ def _run(opened: int, *command: str, fine: AbstractSet[int] = frozenset({0})) ->
 
 @contextmanager
 def _locked(device: Path, kind: int) -> Iterator[int]:
-    opened = os.open(device, os.O_CLOEXEC | (os.O_RDWR if kind == fcntl.LOCK_EX else os.O_RDONLY))
-    try:
-        _lock(device, opened, kind)
-        yield opened
-    finally:
-        os.close(opened)
+    with opened(device, os.O_RDWR if kind == fcntl.LOCK_EX else os.O_RDONLY) as file:
+        _lock(device, file, kind)
+        yield file
 
 
-def _lock(device: Path, opened: int, kind: int) -> None:
+def _lock(device: Path, file: int, kind: int) -> None:
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
-            fcntl.flock(opened, kind | fcntl.LOCK_NB)
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise OSError(errno.EBUSY, f"another program has {device} locked, perhaps an earlier mkfs") from None

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from common.files import opened
 from edge.direct.mount_info import DirectVolumeError, MountInfo, MountInfoBroken
 
 KATA_ROOT = "kata-containers/shared/direct-volumes"
@@ -146,15 +147,10 @@ class DirectVolumeStore:
     def _read(self, volume_path: str) -> bytes | None:
         try:
             # O_NONBLOCK: opening a FIFO would otherwise wait for a writer for ever.
-            file = os.open(
-                self._dir(volume_path) / MOUNT_INFO, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            )
+            with opened(self._dir(volume_path) / MOUNT_INFO, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as file:
+                content = os.read(file, LARGEST_BYTES + 1)
         except FileNotFoundError:
             return None
-        try:
-            content = os.read(file, LARGEST_BYTES + 1)
-        finally:
-            os.close(file)
         if len(content) > LARGEST_BYTES:
             raise MountInfoBroken(f"it is larger than {LARGEST_BYTES} bytes", volume_path=volume_path)
         return content
@@ -191,10 +187,10 @@ def _move(new: Path, place: Path) -> bool:
 
 def _write_file(path: Path, content: bytes) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
-    with os.fdopen(file, "wb") as opened:
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
+    with os.fdopen(file, "wb") as new:
+        new.write(content)
+        new.flush()
+        os.fsync(new.fileno())
 
 
 def _make_dirs(path: Path) -> None:

@@ -20,9 +20,10 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
+
+from common.files import opened
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -60,11 +61,11 @@ def loops_on(file: Path) -> list[Path]:
     return [device for device in devices if _is_on(device, file)]
 
 
-def attach_loop(file: Path, opened: Path) -> None:
-    """Attach a loop device to a file, which holds it open. `opened` is the path to open it by (`RootDir.held`)."""
-    backing = _open_backing(opened)
+def attach_loop(file: Path, held: Path) -> None:
+    """Attach a loop device to a file, which holds it open. `held` is the path to open it by (`RootDir.held`)."""
+    backing = _open_backing(held)
     try:
-        with _opened(Path("/dev/loop-control"), os.O_RDWR) as control:
+        with opened("/dev/loop-control", os.O_RDWR) as control:
             for _ in range(_MOST_TRIES):
                 if _take(fcntl.ioctl(control, _CTL_GET_FREE), backing, _mark(file)):
                     return
@@ -76,10 +77,10 @@ def attach_loop(file: Path, opened: Path) -> None:
 def detach_loops(file: Path) -> None:
     """Detach all loop devices from a file, which may be gone. Raises OSError if another program still uses one."""
     for device in loops_on(file):
-        with _opened(device) as opened:
+        with opened(device, os.O_RDONLY) as held:
             # The device may hold another file by now; while it is open here it does not change.
             if _is_on(device, file):
-                _detach(opened)
+                _detach(held)
     deadline = time.monotonic() + _DETACH_WAIT_S
     while loops_on(file):
         if time.monotonic() > deadline:
@@ -130,14 +131,14 @@ def _mark_in_time(device: Path) -> bytes:
 
 def _read_mark(device: Path) -> bytes:
     info = bytearray(_INFO.size)
-    with _opened(device) as opened:
-        fcntl.ioctl(opened, _GET_STATUS64, info)
+    with opened(device, os.O_RDONLY) as held:
+        fcntl.ioctl(held, _GET_STATUS64, info)
     (name,) = _INFO.unpack(info)
     return bytes(name).rstrip(b"\0")
 
 
 def _take(number: int, backing: int, mark: bytes) -> bool:
-    with _opened(Path(f"/dev/loop{number}"), os.O_RDWR) as device:
+    with opened(f"/dev/loop{number}", os.O_RDWR) as device:
         try:
             fcntl.ioctl(device, _SET_FD, backing)
         except OSError as error:
@@ -168,12 +169,3 @@ def _open_backing(file: Path) -> int:
         if error.errno not in {errno.EROFS, errno.EACCES, errno.EPERM}:
             raise
         return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-
-
-@contextmanager
-def _opened(device: Path, mode: int = os.O_RDONLY) -> Iterator[int]:
-    file = os.open(device, mode | os.O_CLOEXEC)
-    try:
-        yield file
-    finally:
-        os.close(file)

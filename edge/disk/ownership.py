@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.files import opened
 from edge.disk.own_thread import in_own_thread
 from edge.disk.root_dir import RootDir
 
@@ -133,11 +134,8 @@ class Walk:
         try:
             os.chown(name, -1, self.gid, dir_fd=folder, follow_symlinks=False)
             if not stat.S_ISLNK(entry.st_mode):
-                held = os.open(name, os.O_PATH | _NOT_FOLLOWED, dir_fd=folder)
-                try:
+                with opened(name, os.O_PATH | _NOT_FOLLOWED, folder=folder) as held:
                     os.chmod(f"/proc/self/fd/{held}", stat.S_IMODE(entry.st_mode) | _GROUP_RW)  # noqa: PTH101
-                finally:
-                    os.close(held)
         except OSError as error:
             self._refuse(error)
 

@@ -14,12 +14,12 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from common.files import NEW, replace_file
+from common.files import NEW, opened, replace_file
 
 DIR_MODE = 0o750
 FILE_MODE = 0o644
@@ -62,7 +62,8 @@ class RootDir:
 
     def make_dir(self, path: Path) -> None:
         with _told("make the directory", path):
-            folder = self._open_root(make=True)
+            self.path.mkdir(DIR_MODE, parents=True, exist_ok=True)
+            folder = self._open(self.path)
             try:
                 *parents, last = self._parts(path)
                 for name in parents:
@@ -78,13 +79,10 @@ class RootDir:
         """Return the entries of a directory and their kinds, without a stat; empty if there is no directory."""
         with _told("read", path):
             try:
-                folder = self._open(path)
+                with self._folder(path) as folder:
+                    return self._names(folder)
             except (FileNotFoundError, NotADirectoryError):
                 return {}
-            try:
-                return self._names(folder)
-            finally:
-                os.close(folder)
 
     def has(self, path: Path) -> bool:
         """Whether there is such an entry, from its parent's list: the entry itself is not opened."""
@@ -94,13 +92,10 @@ class RootDir:
         """Return an ordinary file of at most `limit` bytes. Raises FileNotFoundError or RootDirError."""
         with _told("read", path), self.parent(path) as folder:
             # O_NONBLOCK: opening a FIFO would otherwise wait for a writer for ever.
-            file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-            try:
+            with opened(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, folder=folder) as file:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
                     raise OSError(errno.EINVAL, "it is not an ordinary file")
                 content = os.read(file, limit + 1)
-            finally:
-                os.close(file)
             if len(content) > limit:
                 raise OSError(errno.EFBIG, f"it is larger than {limit} bytes")
             return content
@@ -112,12 +107,14 @@ class RootDir:
 
     def touch(self, path: Path, mode: int) -> None:
         """Make an empty file, if there is no entry of that name."""
-        with _told("make", path), self.parent(path) as folder, suppress(FileExistsError):
-            file = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
-            try:
-                os.fchmod(file, mode)
-            finally:
-                os.close(file)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with (
+            _told("make", path),
+            self.parent(path) as folder,
+            suppress(FileExistsError),
+            opened(path.name, flags, mode, folder=folder) as file,
+        ):
+            os.fchmod(file, mode)
 
     def link(self, path: Path, target: str) -> None:
         """Make a symbolic link; it replaces a file or link of that name."""
@@ -163,10 +160,13 @@ class RootDir:
                 raise
             self.remove_file(path)
 
-    @contextmanager
-    def parent(self, path: Path) -> Iterator[int]:
+    def parent(self, path: Path) -> AbstractContextManager[int]:
         """Hold the directory of a path open, for use as `dir_fd` or below /proc/self/fd. No link can lead it away."""
-        folder = self._open(path.parent)
+        return self._folder(path.parent)
+
+    @contextmanager
+    def _folder(self, path: Path) -> Iterator[int]:
+        folder = self._open(path)
         try:
             yield folder
         finally:
@@ -196,13 +196,8 @@ class RootDir:
             raise OSError(errno.EINVAL, f"it does not lie below {self.path}")
         return parts
 
-    def _open_root(self, *, make: bool = False) -> int:
-        if make:
-            self.path.mkdir(DIR_MODE, parents=True, exist_ok=True)
-        return os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-
     def _open(self, path: Path) -> int:
-        folder = self._open_root()
+        folder = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in self._parts(path) if path != self.path else ():
                 folder = _step(folder, name)
@@ -213,12 +208,8 @@ class RootDir:
 
     @staticmethod
     def _names(folder: int) -> dict[str, Kind]:
-        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            with os.scandir(readable) as entries:
-                return {entry.name: _kind(entry) for entry in entries}
-        finally:
-            os.close(readable)
+        with opened(".", os.O_RDONLY | os.O_DIRECTORY, folder=folder) as readable, os.scandir(readable) as entries:
+            return {entry.name: _kind(entry) for entry in entries}
 
 
 @contextmanager
