@@ -42,18 +42,12 @@ class MountInfoBroken(DirectVolumeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountInfo:
-    """The content of a mountInfo.json.
+    """The content of a mountInfo.json."""
 
-    Attributes:
-        device: the path of a block device, or of a disk image, on the host.
-        fs_type: the file system in it, as the guest's mount(8) calls it.
-        options: mount options in the guest. `ro` also makes the device read-only.
-        metadata: `FS_GROUP` and `FS_GROUP_POLICY`. It never holds a secret: everybody who may read the file sees it.
-    """
-
-    device: str
-    fs_type: str
-    options: tuple[str, ...] = ()
+    device: str  # the path of a block device, or of a disk image, on the host
+    fs_type: str  # the file system in it, as the guest's mount(8) calls it
+    options: tuple[str, ...] = ()  # mount options in the guest. `ro` also makes the device read-only.
+    # `FS_GROUP` and `FS_GROUP_POLICY`. It never holds a secret: everybody who may read the file sees it.
     metadata: Mapping[str, str] = field(default_factory=dict)
     volume_type: str = DIRECT
 

@@ -54,16 +54,11 @@ _FILE_MODE = 0o644
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiDevice:
-    """A volume in one container, as an engine knows it.
-
-    Attributes:
-        path: its `mountPath` or `devicePath`, letter by letter: the engine compares it.
-        name: the qualified name, for the engine.
-    """
+    """A volume in one container, as an engine knows it."""
 
     container: str
-    path: str
-    name: str
+    path: str  # its `mountPath` or `devicePath`, letter by letter: the engine compares it
+    name: str  # the qualified name, for the engine
 
 
 class CdiFiles:

@@ -38,15 +38,11 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A volume staged on this node.
-
-    Attributes:
-        name: the PV's name; empty if only a file system's vol_data.json was found, which does not contain it.
-    """
+    """A volume staged on this node."""
 
     driver: str
     handle: str
-    name: str = ""
+    name: str = ""  # the PV's name; empty if only a file system's vol_data.json was found, which does not contain it
     block: bool = False
 
     @property
@@ -74,24 +70,17 @@ def staged_for(volume: Volume | Published) -> Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A volume's directory with an unusable vol_data.json, or an unreadable directory of several volumes.
+    """A volume's directory with an unusable vol_data.json, or an unreadable directory of several volumes."""
 
-    Attributes:
-        path: the volume's directory; for a block volume's publication, the pod's link or map.
-        pod_uid: the pod's uid; empty for stagings, and for the publications of a block volume.
-        name: the volume's name as a directory; empty for stagings of file systems, and for several volumes.
-        driver: the driver of a file system's staging, else empty.
-        bare: there is no vol_data.json. It is written before the first call of the driver and removed when all is
-            undone, so the driver holds nothing there. Never true for a block volume's publication, which has no
-            vol_data.json of its own.
-    """
-
-    path: Path
+    path: Path  # the volume's directory; for a block volume's publication, the pod's link or map
     reason: str
-    pod_uid: str = ""
-    name: str = ""
-    driver: str = ""
+    pod_uid: str = ""  # the pod's uid; empty for stagings, and for the publications of a block volume
+    name: str = ""  # the volume's name as a directory; empty for stagings of file systems, and for several volumes
+    driver: str = ""  # the driver of a file system's staging, else empty
     block: bool = False
+    # There is no vol_data.json. It is written before the first call of the driver and removed when all is undone, so
+    # the driver holds nothing there. Never true for a block volume's publication, which has no vol_data.json of its
+    # own.
     bare: bool = False
 
     def is_of(self, volume: Published | Staged) -> bool:

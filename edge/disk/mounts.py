@@ -36,20 +36,14 @@ _PLUGINS = "/plugins/kubernetes.io/"
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of the mount table (proc_pid_mountinfo(5)).
+    """One line of the mount table (proc_pid_mountinfo(5))."""
 
-    Attributes:
-        device: `major:minor` of the file system.
-        root: the part of the file system that is mounted.
-        shared: mounts below it appear in other mount namespaces too.
-        source: the file system's name for its source: a device, a server's path, `GUARD`. Two directories of one NFS
-            server may have the same device and the same root, and differ in this alone.
-    """
-
-    device: str
-    root: str
+    device: str  # `major:minor` of the file system
+    root: str  # the part of the file system that is mounted
     path: str
-    shared: bool = False
+    shared: bool = False  # mounts below it appear in other mount namespaces too
+    # The file system's name for its source: a device, a server's path, `GUARD`. Two directories of one NFS server may
+    # have the same device and the same root, and differ in this alone.
     source: str = field(default="", compare=False)
     fs_type: str = field(default="", compare=False)
     id: str = field(default="", compare=False)

@@ -51,14 +51,10 @@ class RootDirError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class RootDir:
-    """Makes, reads and removes entries below one directory. Its methods raise RootDirError.
-
-    Attributes:
-        durable: a written file survives a power cut (`--durability=full`).
-    """
+    """Makes, reads and removes entries below one directory. Its methods raise RootDirError."""
 
     path: Path
-    durable: bool = False
+    durable: bool = False  # a written file survives a power cut (`--durability=full`)
 
     def make_dir(self, path: Path) -> None:
         with _told("make the directory", path):

@@ -33,32 +33,23 @@ _KEYS = {
 
 
 class VolumeDataUnknown(ValueError):
-    """A vol_data.json that does not identify its volume. `str()` gives the reason, without a path.
-
-    Attributes:
-        missing: there is no file.
-    """
+    """A vol_data.json that does not identify its volume. `str()` gives the reason, without a path."""
 
     def __init__(self, why: str, *, missing: bool = False) -> None:
-        self.missing = missing
+        self.missing = missing  # there is no file
         super().__init__(why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeData:
-    """The content of a vol_data.json. A missing key is an empty string.
-
-    Attributes:
-        name: the PV's name, or the inline volume's; the file of a staging does not contain it.
-        lifecycle: EPHEMERAL or PERSISTENT; empty for stagings and block volumes.
-    """
+    """The content of a vol_data.json. A missing key is an empty string."""
 
     driver: str
     handle: str
-    name: str = ""
+    name: str = ""  # the PV's name, or the inline volume's; the file of a staging does not contain it
     node: str = ""
     attachment: str = ""
-    lifecycle: str = ""
+    lifecycle: str = ""  # EPHEMERAL or PERSISTENT; empty for stagings and block volumes
     selinux_context: str = ""
 
     def encode(self) -> bytes:

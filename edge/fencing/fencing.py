@@ -55,30 +55,19 @@ Changed = Callable[[Collection[VolumeKey]], None]
 
 
 class _HeldVolume:
-    """A volume that is fenced when the lease ends.
-
-    Attributes:
-        is_told_staging: the hub hears that it is being staged, whatever the plan says.
-        lost: its file system, since the lease has ended while the volume was staged.
-        why: why `lost` cannot be shut down, or how to find what holds it.
-        thread: the last one that was to shut it down: the freeze may hang.
-    """
+    """A volume that is fenced when the lease ends."""
 
     def __init__(self, held: Held) -> None:
         self.held = held
-        self.is_told_staging = False
+        self.is_told_staging = False  # the hub hears that it is being staged, whatever the plan says
+        # Its file system, since the lease has ended while the volume was staged.
         self.lost = held.file_system if held.is_fenced else None
-        self.why = ""
-        self.thread: threading.Thread | None = None
+        self.why = ""  # why `lost` cannot be shut down, or how to find what holds it
+        self.thread: threading.Thread | None = None  # the last one that was to shut it down: the freeze may hang
 
 
 class Fencing:
-    """The fencing of one agent.
-
-    Attributes:
-        lease_s: the length of the lease that it needs, in seconds. While the agent has volumes from its last start, it
-            is at most that of that start, which the hub counts with.
-    """
+    """The fencing of one agent."""
 
     def __init__(
         self, state_dir: Path, root: Path, *, is_wanted: bool, lease_s: float, boot: str, watchdog: Watchdog
@@ -99,6 +88,8 @@ class Fencing:
         nothing: dict[str, Any] = {"open_calls": (), "file_system": None, "is_fenced": False}
         held = [one if one.boot == boot else replace(one, **nothing) for one in plan.volumes]
         self._volumes = {VolumeKey(one.driver, one.handle): _HeldVolume(one) for one in held}
+        # The length of the lease that it needs, in seconds. While the agent has volumes from its last start, it is at
+        # most that of that start, which the hub counts with.
         self.lease_s = min(lease_s, plan.lease_s) if self._has_any else lease_s
         self._watchdog_s = plan.watchdog_s if self._has_any else 0
         """The time with which the hub counts; 0 before the watchdog was opened."""

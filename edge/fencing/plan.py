@@ -27,20 +27,15 @@ class FileSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A volume to fence.
-
-    Attributes:
-        boot: the id of the boot in which it was mounted.
-        pvs: the names of its PersistentVolumes, which are part of its paths.
-        open_calls: the driver's calls that may mount, format or grow it, and have not ended as far as the agent knows.
-        file_system: its file system while the hub may believe that it is staged; None: it is being staged.
-    """
+    """A volume to fence."""
 
     driver: str
     handle: str
-    boot: str
-    pvs: tuple[str, ...] = ()
+    boot: str  # the id of the boot in which it was mounted
+    pvs: tuple[str, ...] = ()  # the names of its PersistentVolumes, which are part of its paths
+    # The driver's calls that may mount, format or grow it, and have not ended as far as the agent knows.
     open_calls: tuple[str, ...] = ()
+    # Its file system while the hub may believe that it is staged; None: it is being staged.
     file_system: FileSystem | None = None
     is_fenced: bool = False
 

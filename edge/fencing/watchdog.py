@@ -20,15 +20,12 @@ _GET_TIMEOUT: Final = 0x80045707
 
 
 class Watchdog:
-    """One watchdog device.
-
-    Attributes:
-        time_s: seconds without a pet after which it resets the machine, as read from it; 0 before it was opened.
-    """
+    """One watchdog device."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
+        # Seconds without a pet after which it resets the machine, as read from it; 0 before it was opened.
         self.time_s = 0
 
     @property

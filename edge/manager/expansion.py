@@ -28,21 +28,13 @@ _INFEASIBLE_CODES = {Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.NOT_FOUND}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSize:
-    """The sizes in a PersistentVolumeClaim object.
+    """The sizes in a PersistentVolumeClaim object."""
 
-    Attributes:
-        status_bytes: `status.capacity.storage`.
-        requested_bytes: `spec.resources.requests.storage`.
-        allocated_bytes: `status.allocatedResources.storage`, or None.
-        resize_status: `status.allocatedResourceStatuses.storage`, or empty.
-        shared: the claim is ReadWriteMany and each node must expand its own mount.
-    """
-
-    status_bytes: int
-    requested_bytes: int = 0
-    allocated_bytes: int | None = None
-    resize_status: str = ""
-    shared: bool = False
+    status_bytes: int  # `status.capacity.storage`
+    requested_bytes: int = 0  # `spec.resources.requests.storage`
+    allocated_bytes: int | None = None  # `status.allocatedResources.storage`, or None
+    resize_status: str = ""  # `status.allocatedResourceStatuses.storage`, or empty
+    shared: bool = False  # the claim is ReadWriteMany and each node must expand its own mount
 
 
 class Verdict(Enum):
@@ -58,17 +50,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A decision with its details.
-
-    Attributes:
-        legacy: the claim has no resize status, because its resizer writes none.
-        claim_knows: the claim has this size already.
-    """
+    """A decision with its details."""
 
     verdict: Verdict
     required_bytes: int = 0
-    legacy: bool = False
-    claim_knows: bool = False
+    legacy: bool = False  # the claim has no resize status, because its resizer writes none
+    claim_knows: bool = False  # the claim has this size already
 
 
 _NOTHING = Plan(Verdict.NOTHING)

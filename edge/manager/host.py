@@ -38,21 +38,7 @@ class InUseAcked(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeHost:
-    """The objects that all volume tasks share.
-
-    Attributes:
-        may_unpublish: whether the pod of a publication is surely gone.
-        may_unstage: whether surely no pod wants a staged volume.
-        is_trusted: whether an object that is missing in the store is gone, for the volume of this row
-            (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
-        in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`, and, with
-            `sole`, that no other node has it (docs/csi-contract.md#volumesinuse-comes-before-staging). Raises
-            FactRefused if another one has it. Not called for a volume that may be staged.
-        changed: called when the volumes' report may have changed, but for their usage and health.
-        stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
-        republish_interval_s: seconds between two refreshes, for drivers that ask for them; up to half is added.
-        may_defer: a runtime is known that mounts volumes in its guest.
-    """
+    """The objects that all volume tasks share."""
 
     plugin: VolumePlugin
     mount_table: Callable[[], Awaitable[MountTable]]
@@ -62,22 +48,27 @@ class VolumeHost:
     facts: VolumeFacts
     clock: Clock
     boot: str
-    may_unpublish: Callable[[Publication], bool]
-    may_unstage: Callable[[Device], bool]
+    may_unpublish: Callable[[Publication], bool]  # whether the pod of a publication is surely gone
+    may_unstage: Callable[[Device], bool]  # whether surely no pod wants a staged volume
+    # Whether an object that is missing in the store is gone, for the volume of this row
+    # (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
     is_trusted: Callable[[Row], bool]
     places: Places
+    # Returns once the hub has stored that a volume is in this node's `volumesInUse`, and, with `sole`, that no other
+    # node has it (docs/csi-contract.md#volumesinuse-comes-before-staging). Raises FactRefused if another one has it.
+    # Not called for a volume that may be staged.
     in_use_acked: InUseAcked
     in_step: Callable[[], bool]
     in_use_changed: Callable[[], None]
-    changed: Callable[[], None]
+    changed: Callable[[], None]  # called when the volumes' report may have changed, but for their usage and health
     direct: "Callable[[], DirectVolumes]"
-    may_defer: bool
+    may_defer: bool  # a runtime is known that mounts volumes in its guest
     validate_block: Callable[[Volume], Awaitable[None]]
     cdi: CdiFiles
     count_deferred: Callable[[str], None]
     fencing: Fencing
-    stats_interval_s: float
-    republish_interval_s: float
+    stats_interval_s: float  # seconds between two readings of a volume's usage and health; 0: never
+    republish_interval_s: float  # seconds between two refreshes, for drivers that ask for them; up to half is added
     readings: defaultdict[str, asyncio.Semaphore] = field(default_factory=_readings)
 
     def driver(self, name: str) -> NodeDriver:

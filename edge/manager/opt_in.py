@@ -41,14 +41,10 @@ class NotDeferrable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OptIn:
-    """The agent's part of the decision.
-
-    Attributes:
-        layout: the paths below the root directory without symbolic links: a runtime sees these paths.
-    """
+    """The agent's part of the decision."""
 
     runtimes: Mapping[str, DirectRuntime]
-    layout: Layout
+    layout: Layout  # the paths below the root directory without symbolic links: a runtime sees these paths
 
     def decide(self, want: PodVolume, *, allowed: bool, sub_path: bool) -> PodVolume:
         """Return an asked volume as it is deferred: for the driver it is a block volume.

@@ -70,27 +70,22 @@ _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerSt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWants:
-    """The volumes that one pod wants. Two equal values ask for the same mounts.
-
-    Attributes:
-        unresolved: why other volumes are not resolved, by the pod's name of the volume.
-        refused: the unresolved ones that cannot be deferred as somebody asks. Waiting does not help these.
-        refs: every object that the resolution looked for, present or not, and those that the node calls will read.
-        stamps: the versions of the objects that the node calls will read: attachments, secrets, tokens.
-        deleted_at: the monotonic time at which this process learned of the pod's deletion; None if it is not deleted.
-        ends_at: the monotonic time at which the pod's grace period ends; None if it will not end.
-        unread: the pod or an object that it names could not be read from the disk, and must be read again.
-    """
+    """The volumes that one pod wants. Two equal values ask for the same mounts."""
 
     pod: Pod
     volumes: tuple[PodVolume, ...] = ()
+    # Why other volumes are not resolved, by the pod's name of the volume.
     unresolved: Mapping[str, str] = field(default_factory=dict)
+    # The unresolved ones that cannot be deferred as somebody asks. Waiting does not help these.
     refused: frozenset[str] = frozenset()
+    # Every object that the resolution looked for, present or not, and those that the node calls will read.
     refs: frozenset[Ref] = frozenset()
+    # The versions of the objects that the node calls will read: attachments, secrets, tokens.
     stamps: tuple[tuple[Ref, str], ...] = ()
+    # The monotonic time at which this process learned of the pod's deletion; None if it is not deleted.
     deleted_at: float | None = None
-    ends_at: float | None = None
-    unread: bool = False
+    ends_at: float | None = None  # the monotonic time at which the pod's grace period ends; None if it will not end
+    unread: bool = False  # the pod or an object that it names could not be read from the disk, and must be read again
 
 
 class _Unresolved(Exception):

@@ -18,16 +18,13 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 
 
 class VolumeRows:
-    """The rows of one volume: of its staging, and of each pod's mount.
-
-    Attributes:
-        unwritten: the rows that are not on disk yet, and whether each is to be removed there.
-    """
+    """The rows of one volume: of its staging, and of each pod's mount."""
 
     def __init__(self, key: VolumeKey, states: VolumeStates, places: Places) -> None:
         self._key, self._states, self._places = key, states, places
         self.device: Device | None = None
         self.publications: dict[Target, Publication] = {}
+        # The rows that are not on disk yet, and whether each is to be removed there.
         self.unwritten: dict[Target, tuple[Row, bool]] = {}
         self._intended: dict[Target, Row] = {}
 

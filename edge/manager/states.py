@@ -54,44 +54,29 @@ BY_DRIVER = "by its driver"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device(Staged):
-    """A volume that is staged on this node, or may be.
-
-    Attributes:
-        reconstructed: known from the disk alone, so a driver's refusal does not prove that nothing is mounted.
-        attached: it is listed in the node's `volumesInUse`.
-        attachment_uid: the attachment under which it was staged; empty if it needed none or that is unknown.
-        mount_point: its staging directory was a mount point when the staging was done.
-        arguments: a hash of the driver's arguments, or a note that the driver was not called; empty if unknown.
-        size_bytes: the size to which this node has expanded it; 0 if unknown.
-        since: the start of this state, in seconds since the epoch.
-    """
+    """A volume that is staged on this node, or may be."""
 
     state: State = State.UNCERTAIN
+    # Known from the disk alone, so a driver's refusal does not prove that nothing is mounted.
     reconstructed: bool = False
-    attached: bool = False
-    attachment_uid: str = ""
-    mount_point: bool = False
-    arguments: str = ""
-    size_bytes: int = 0
+    attached: bool = False  # it is listed in the node's `volumesInUse`
+    attachment_uid: str = ""  # the attachment under which it was staged; empty if it needed none or that is unknown
+    mount_point: bool = False  # its staging directory was a mount point when the staging was done
+    arguments: str = ""  # a hash of the driver's arguments, or a note that the driver was not called; empty if unknown
+    size_bytes: int = 0  # the size to which this node has expanded it; 0 if unknown
     boot: str = ""
-    since: float = 0.0
+    since: float = 0.0  # the start of this state, in seconds since the epoch
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication(Published):
-    """A volume that is published to a pod, or may be.
-
-    Attributes:
-        volume_name: the pod's name for it. Empty if the volume is known from the disk alone; then `pod_namespace` and
-            `pod_name` are empty too.
-        runtime: the runtime that the volume is deferred to (`Deferral.runtime`), or `BY_DRIVER`; empty if the driver
-            mounts it.
-        fs_type, fs_uuid: the deferred volume's file system; empty until it was seen or chosen.
-    """
+    """A volume that is published to a pod, or may be."""
 
     pod_namespace: str = ""
     pod_name: str = ""
+    # The pod's name for it. Empty if the volume is known from the disk alone; then `pod_namespace` and `pod_name` are
+    # empty too.
     volume_name: str = ""
     state: State = State.UNCERTAIN
     reconstructed: bool = False
@@ -100,8 +85,9 @@ class Publication(Published):
     boot: str = ""
     since: float = 0.0
     error: str = ""
+    # The runtime that the volume is deferred to (`Deferral.runtime`), or `BY_DRIVER`; empty if the driver mounts it.
     runtime: str = ""
-    fs_type: str = ""
+    fs_type: str = ""  # fs_type, fs_uuid: the deferred volume's file system; empty until it was seen or chosen
     fs_uuid: str = ""
     handover: Handover = Handover.NONE
 

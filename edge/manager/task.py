@@ -59,18 +59,13 @@ class _Trouble:
 
 
 class VolumeTask:
-    """Mounts and unmounts one volume as its pods need it. `run` ends when nothing of it is mounted or wanted.
-
-    Attributes:
-        wants: the pods that want the volume, by the place of its mount.
-        doing: the step under way, and its target.
-    """
+    """Mounts and unmounts one volume as its pods need it. `run` ends when nothing of it is mounted or wanted."""
 
     def __init__(self, key: VolumeKey, host: VolumeHost) -> None:
         self.key, self._host = key, host
         self.rows = VolumeRows(key, host.states, host.places)
-        self.wants: dict[Target, PodVolume] = {}
-        self.doing: tuple[Step, Target] | None = None
+        self.wants: dict[Target, PodVolume] = {}  # the pods that want the volume, by the place of its mount
+        self.doing: tuple[Step, Target] | None = None  # the step under way, and its target
         self.running = False
         self._woken = asyncio.Event()
         self.use = VolumeUse(key, host, self.rows, confirmed=self.retry)

@@ -37,13 +37,10 @@ READING_LIMIT_S = 120.0
 
 
 class VolumeUpkeep:
-    """The regular work for one volume.
-
-    Attributes:
-        stats: the usage and health of the last reading, by target; nothing if it failed. A thread may read them.
-    """
+    """The regular work for one volume."""
 
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows, woken: asyncio.Event) -> None:
+        # The usage and health of the last reading, by target; nothing if it failed. A thread may read them.
         self.stats: dict[Target, VolumeStats] = {}
         self._key, self._host, self._rows, self._woken = key, host, rows, woken
         self._due: dict[tuple[Step, Target], float] = {}

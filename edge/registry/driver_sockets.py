@@ -18,18 +18,13 @@ from edge.drivers import Driver
 
 @dataclass(eq=False)
 class Seat:
-    """One driver socket and its users. Without users it is given up.
-
-    Attributes:
-        names: the names of the drivers that are known to be there.
-        finders: for each registration socket or path that led an observer here, the time at which it was lost, or None.
-        asking: the number of registrations that are calling the driver now.
-    """
+    """One driver socket and its users. Without users it is given up."""
 
     driver: Driver
-    names: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)  # the names of the drivers that are known to be there
+    # For each registration socket or path that led an observer here, the time at which it was lost, or None.
     finders: dict[str, float | None] = field(default_factory=dict)
-    asking: int = 0
+    asking: int = 0  # the number of registrations that are calling the driver now
     _watching: asyncio.Task[object] | None = None
     _deserted: frozenset[FileId] = frozenset()
 

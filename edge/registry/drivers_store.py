@@ -43,15 +43,12 @@ FORM = Form("edge agent")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The content of the file.
-
-    Attributes:
-        node_plugins: by driver name: the last socket of its node plugin, also of drivers that are forgotten.
-        with_topology: the drivers that had a topology of their own when the agent last knew all of their sockets.
-    """
+    """The content of the file."""
 
     drivers: tuple[Registration, ...] = ()
+    # By driver name: the last socket of its node plugin, also of drivers that are forgotten.
     node_plugins: Mapping[str, str] = field(default_factory=dict)
+    # The drivers that had a topology of their own when the agent last knew all of their sockets.
     with_topology: frozenset[str] = frozenset()
 
 

@@ -11,18 +11,14 @@ from edge.registry.registration import Registration
 
 
 class NodeDriver:
-    """One driver; the same object as long as the driver is known. Its properties are the latest answers.
-
-    Attributes:
-        file: the identity of its registration socket's file; None if it has not registered since the agent started.
-        gone_at_s: the monotonic time at which its registration socket vanished, or None.
-    """
+    """One driver; the same object as long as the driver is known. Its properties are the latest answers."""
 
     def __init__(self, registration: Registration, driver: Driver, node: str) -> None:
         self.registration = registration
         self.driver = driver
+        # The identity of its registration socket's file; None if it has not registered since the agent started.
         self.file: FileId = None
-        self.gone_at_s: float | None = None
+        self.gone_at_s: float | None = None  # the monotonic time at which its registration socket vanished, or None
         self._node = node
 
     @property

@@ -34,16 +34,12 @@ _DIRECTORY_MODE = 0o755
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The entries of the directory.
+    """The entries of the directory."""
 
-    Attributes:
-        sockets: the identity of each socket's file; another file at a path is another socket.
-        others: entries that are no sockets, in words, by path.
-        unread: entries that could not be read, in words, by path; `sockets` has the sockets last seen there.
-    """
-
+    # The identity of each socket's file; another file at a path is another socket.
     sockets: dict[Path, FileId] = field(default_factory=dict)
-    others: dict[Path, str] = field(default_factory=dict)
+    others: dict[Path, str] = field(default_factory=dict)  # entries that are no sockets, in words, by path
+    # Entries that could not be read, in words, by path; `sockets` has the sockets last seen there.
     unread: dict[Path, str] = field(default_factory=dict)
 
     def keep(self, before: "Look", place: Path, error: OSError) -> None:

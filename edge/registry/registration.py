@@ -45,51 +45,37 @@ class RegistrationRefused(BridgeError):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A plugin's answer to GetInfo.
-
-    Attributes:
-        endpoint: the driver's CSI socket; empty for the registration socket itself.
-    """
+    """A plugin's answer to GetInfo."""
 
     socket: str
     file: FileId
     name: str
-    endpoint: str
+    endpoint: str  # the driver's CSI socket; empty for the registration socket itself
     versions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A driver's answers about this node.
-
-    Attributes:
-        max_volumes: the most volumes that it can have here; 0 if it does not say.
-        topology: its accessible topology, segments by key, with the node's own segment where needed
-            (`common.topology`).
-        capabilities: numbers of NodeServiceCapability.RPC.
-    """
+    """A driver's answers about this node."""
 
     node_id: str
-    max_volumes: int = 0
+    max_volumes: int = 0  # the most volumes that it can have here; 0 if it does not say
+    # Its accessible topology, segments by key, with the node's own segment where needed (`common.topology`).
     topology: Mapping[str, str] = field(default_factory=dict)
-    capabilities: frozenset[int] = frozenset()
+    capabilities: frozenset[int] = frozenset()  # numbers of NodeServiceCapability.RPC
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A driver as this node knows it, also while the driver is away and after a restart.
-
-    Attributes:
-        socket: the registration socket; empty for a driver that an operator named.
-        gone: its registration socket was removed; this entry stays for a while
-            (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry).
-    """
+    """A driver as this node knows it, also while the driver is away and after a restart."""
 
     name: str
     endpoint: str
-    socket: str
+    socket: str  # the registration socket; empty for a driver that an operator named
     version: Version
     info: NodeInfo
+    # Its registration socket was removed; this entry stays for a while
+    # (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry).
     gone: bool = False
 
 

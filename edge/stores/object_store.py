@@ -59,14 +59,7 @@ Subscriber = Callable[[frozenset[Ref]], None]
 
 
 class ObjectStore:
-    """The table of objects.
-
-    Attributes:
-        in_step_since: the time, in seconds since the epoch, since when the store has been in step with the hub on the
-            present link; None while it is not.
-        heard_at: the last time, in seconds since the epoch, that it was in step; at most a minute ago while it is.
-            None: never.
-    """
+    """The table of objects."""
 
     def __init__(self, sealer: Sealer, *, clock: Callable[[], float] = time.time) -> None:
         self._sealer = sealer
@@ -80,7 +73,10 @@ class ObjectStore:
         self._writer: DatabaseWriter
         self._reader: sqlite3.Connection
         self._path: Path
+        # The time, in seconds since the epoch, since when the store has been in step with the hub on the present link;
+        # None while it is not.
         self.in_step_since: float | None = None
+        # The last time, in seconds since the epoch, that it was in step; at most a minute ago while it is. None: never.
         self.heard_at: float | None = None
 
     def load(self, database: sqlite3.Connection) -> None:
