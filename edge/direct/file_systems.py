@@ -77,7 +77,6 @@ class Content:
 
 
 def look(device: Path) -> Content:
-    """Return what a device holds. It reads only."""
     with _locked(device, fcntl.LOCK_SH) as file:
         return _content(device, file)
 

@@ -69,7 +69,6 @@ class DirectVolumes:
         return await _apart(file_systems.is_sound, device, fs_type)
 
     async def make(self, device: Path, fs_type: str, uuid: str, *, begun: bool) -> None:
-        """Make a file system on a blank device; with `begun`, finish what an earlier agent has begun."""
         await _apart(file_systems.finish if begun else file_systems.make, device, fs_type, uuid)
         reach("format.after-make")
 
@@ -158,7 +157,6 @@ class DirectVolumes:
             log.warning("driver %s has left the mount info of %s; it is removed", published.driver, published.key)
 
     async def is_told(self, published: Published) -> bool:
-        """Whether the runtime may know the volume, so that a guest may use its device."""
         return await _apart(self._is_told, published)
 
     async def standing(self) -> frozenset[str]:
@@ -249,7 +247,6 @@ def _mount_info(want: PodVolume, device: Path) -> MountInfo:
 
 
 async def _apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run blocking work in a thread of its own; a failure becomes `Uncertain`."""
     with _blaming():
         return await in_own_thread(lambda: work(*args, **kwargs), name="direct volume")
 

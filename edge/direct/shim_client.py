@@ -87,12 +87,7 @@ class ShimClient:
         return _read_stats(path, body)
 
     async def resize(self, sandbox_ids: Iterable[str], device: str, size_bytes: int) -> None:
-        """Ask the guest to grow a volume's file system to its device's new size.
-
-        Raises:
-            Unsupported: the guest has not done it.
-            ShimError: the guest may have done it; asking again is safe.
-        """
+        """Ask the guest to grow a volume's file system. After Unsupported it has not; after ShimError, ask again."""
         path = self._find(sandbox_ids, device)
         asked = {"VolumePath": device, "Size": size_bytes, "volume_guest_path": device, "size": size_bytes}
         status, body = await self._ask(path, "POST", _RESIZE, json.dumps(asked).encode())

@@ -101,7 +101,6 @@ class DirectVolumeStore:
             raise MountInfoBroken(error.why, volume_path=volume_path) from None
 
     def remove(self, volume_path: str) -> bool:
-        """Remove a volume's directory. Returns whether there was one."""
         gone = self._new_path()
         with _told(f"remove the direct volume {volume_path} below {self.root}"):
             try:
@@ -170,7 +169,6 @@ class DirectVolumeStore:
 
 
 def _move(new: Path, place: Path) -> bool:
-    """Move a new directory, or its file, to its place. Returns False if another process changed the place meanwhile."""
     try:
         new.rename(place)
     except OSError as error:

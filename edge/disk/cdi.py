@@ -62,16 +62,12 @@ class CdiDevice:
 
 
 class CdiFiles:
-    """The CDI files of this agent, in the engines' directory `root` (None: no files).
-
-    `layout` has paths without symbolic links: engines and runtimes see these.
-    """
+    """The CDI files of this agent, in the engines' directory `root` (None: no files), with paths without links."""
 
     def __init__(self, root: Path | None, layout: Layout) -> None:
         self._root, self._layout = root, layout
 
     def devices(self, want: PodVolume) -> tuple[CdiDevice, ...]:
-        """Return a volume's device of each container that uses it; none without a directory for the files."""
         if self._root is None:
             return ()
         return tuple(
@@ -94,7 +90,6 @@ class CdiFiles:
             reach("unpublish.after-cdi")
 
     def has(self, published: Published) -> bool:
-        """Whether a volume has all that it needs here."""
         if self._root is None or not published.block:
             return True
         return self._path(self._root, published.pod_uid, published.name).exists()

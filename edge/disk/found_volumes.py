@@ -51,7 +51,6 @@ class Staged:
 
 
 def published_for(want: PodVolume) -> Published:
-    """Return the publication that a pod is to get."""
     volume = want.volume
     return Published(
         driver=volume.driver,
@@ -84,7 +83,6 @@ class Unreadable:
     bare: bool = False
 
     def is_of(self, volume: Published | Staged) -> bool:
-        """Whether it lies where that volume has its directory."""
         if volume.block != self.block:
             return False
         if isinstance(volume, Published):
@@ -190,7 +188,6 @@ class _Scan:
     def _below(
         self, path: Path, *, pod_uid: str = "", name: str = "", driver: str = "", block: bool = False
     ) -> dict[str, Kind]:
-        """Return the entries of a directory of some volumes; if it cannot be read, record that and return none."""
         try:
             return self.root.names(path)
         except OSError as error:

@@ -39,12 +39,10 @@ class Layout:
 
     @property
     def staging_root(self) -> Path:
-        """The directory of all file systems' stagings, by driver."""
         return self.root / "plugins" / "kubernetes.io" / "csi"
 
     @property
     def block_root(self) -> Path:
-        """The directory of all block volumes' data that belongs to no pod."""
         return self.staging_root / "volumeDevices"
 
     def pod(self, uid: str) -> Path:
@@ -81,7 +79,6 @@ class Layout:
         return self.block_root / folder
 
     def block_data(self, name: str) -> Path:
-        """The directory that holds a block volume's vol_data.json."""
         return self.block_dir(name) / "data"
 
     def device_maps(self, name: str) -> Path:
@@ -89,7 +86,6 @@ class Layout:
         return self.block_dir(name) / "dev"
 
     def device_map(self, name: str, pod_uid: str) -> Path:
-        """The file that a pod's block device is bound to."""
         return self.device_maps(name) / component("the pod's uid", pod_uid)
 
     def block_staging(self, name: str) -> Path:
@@ -97,7 +93,6 @@ class Layout:
         return self.block_root / "staging" / self.block_dir(name).name
 
     def block_targets(self, name: str) -> Path:
-        """The parent of a block volume's targets."""
         return self.block_root / "publish" / self.block_dir(name).name
 
     def block_target(self, name: str, pod_uid: str) -> Path:
@@ -132,7 +127,6 @@ def component(what: str, name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """Return an unusable name for a message: short and printable."""
     return ascii(name if len(name) <= 40 else name[:40] + "…")
 
 

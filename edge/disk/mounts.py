@@ -65,13 +65,11 @@ class MountTable:
         return self._real(path) in self._points
 
     def is_guard(self, path: Path) -> bool:
-        """Whether the uppermost mount at a path is a guard."""
         real = self._real(path)
         upmost = next((mount for mount in reversed(self.mounts) if mount.path == real), None)
         return upmost is not None and upmost.source == GUARD
 
     def guards(self) -> list[Path]:
-        """The paths of all guards below the root directory, as callers would name them."""
         found = (Path(mount.path) for mount in self.mounts if mount.source == GUARD)
         return [self._root / path.relative_to(self._real_root) for path in found if self._real_root in path.parents]
 
@@ -134,7 +132,6 @@ def read_table(root: Path, *, whole: bool = False) -> MountTable:
 
 
 def bind(source: Path, target: Path) -> None:
-    """Bind a file to a second path. Raises OSError if the kernel refused."""
     _call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND, None, what=f"bind {source} to {target}")
 
 

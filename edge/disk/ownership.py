@@ -162,12 +162,9 @@ async def give(
     tell: Callable[[str], None] | None = None,
     may_go_on: MayGoOn = always,
 ) -> None:
-    """Give a volume to a group in a thread of its own, so that only its pod waits for a slow volume.
+    """Give a volume to a group in a thread of its own. Cancelling stops the change at the next entry.
 
-    Cancelling stops the change at the next entry. `tell` gets a text for people while the change takes long.
-
-    Raises:
-        OSError: a directory of the volume cannot be read, or the change may not go on.
+    `tell` gets a text for people while the change takes long. Raises OSError if a directory cannot be read.
     """
     walk = Walk(root, gid, within, may_go_on)
     work = in_own_thread(lambda: None if on_root_mismatch and walk.is_done() else walk.run(), name="ownership")

@@ -72,7 +72,6 @@ class RootDir:
                 os.close(folder)
 
     def names(self, path: Path) -> dict[str, Kind]:
-        """Return the entries of a directory and their kinds, without a stat; empty if there is no directory."""
         with _told("read", path):
             try:
                 with self._folder(path) as folder:
@@ -102,7 +101,6 @@ class RootDir:
             replace_file(path, content, durable=self.durable, mode=FILE_MODE, folder=folder, reached=reached)
 
     def touch(self, path: Path, mode: int) -> None:
-        """Make an empty file, if there is no entry of that name."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with (
             _told("make", path),
@@ -144,7 +142,6 @@ class RootDir:
                     os.unlink(name, dir_fd=folder)
 
     def remove_dir(self, path: Path) -> None:
-        """Remove an empty directory, if it exists."""
         with _told("remove the directory", path), suppress(FileNotFoundError), self.parent(path) as folder:
             os.rmdir(path.name, dir_fd=folder)
 

@@ -159,11 +159,7 @@ class VolumeDirs:
             self._tidy_target(target, "unpublish")
 
     def tidy_staged(self, staged: Staged, *, asked: bool) -> None:
-        """Remove the directories of a staging. `asked`: the driver has answered NodeUnstageVolume with OK.
-
-        Raises:
-            Uncertain: the driver was asked, and something is still mounted at the target.
-        """
+        """Remove the directories of a staging. `asked`: the driver has answered NodeUnstageVolume with OK."""
         target = self.staging_target(staged)
         if asked:
             self._require_unmounted(staged.driver, "NodeUnstageVolume", target)
@@ -191,7 +187,6 @@ class VolumeDirs:
     # ---------------------------------------------------------------- find and clean
 
     def require_unused(self, staged: Staged) -> None:
-        """Raise NotReady if a staged volume is mounted anywhere else."""
         target = self.staging_target(staged)
         mounts = read_table(self.layout.root, whole=True)
         used = mounts.references(target) if not staged.block else self._block_mounts(staged.name, mounts)

@@ -73,7 +73,6 @@ def file_system_of(table: MountTable, own: OwnPaths) -> FileSystem | None:
 
 
 def why_not_here() -> str:
-    """Why this process cannot reach every mount of its machine; empty if it can."""
     if os.geteuid() != 0:
         return "the agent does not run as root, so it cannot shut down a file system"
     if str(Path("/proc/self/ns/pid").readlink()) != _FIRST_PIDS:

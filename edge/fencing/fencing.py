@@ -74,10 +74,7 @@ class Fencing:
     ) -> None:
         """Take over the volumes of the last start. `lease_s` is the agent's, `boot` the id of the present boot.
 
-        Raises:
-            NewerState: a newer agent wrote the plan.
-            OSError: it cannot be read.
-            ValueError: it is damaged or lost. Then nobody knows what to fence, and the hub counts on it.
+        Raises NewerState, OSError, or ValueError if the plan is damaged or lost: nobody knows what to fence.
         """
         self._state_dir, self._root, self._is_wanted, self._boot = state_dir, root, is_wanted, boot
         self._watchdog = watchdog
@@ -113,7 +110,6 @@ class Fencing:
 
     @property
     def is_on(self) -> bool:
-        """Whether volumes may be fenced: the operator has said so, or some are held since the last start."""
         return self._is_wanted or self._has_any
 
     # ---- start and end -----------------------------------------------------------------------------------------------
@@ -144,12 +140,9 @@ class Fencing:
     def subscribe(
         self, changed: Changed, tell_hub: Callable[[], None], acked: Callable[[VolumeKey], Awaitable[None]]
     ) -> None:
-        """Follow the fencing.
+        """`changed` gets the volumes that are fenced or let go; none, if any may be mounted now.
 
-        Args:
-            changed: called with the volumes that are fenced or let go; with none, if any may be mounted now.
-            tell_hub: called when the result of `told` has changed.
-            acked: returns when the hub has stored what it was told last.
+        `tell_hub` is called when `told` has changed. `acked` returns when the hub has stored what it was told last.
         """
         self._changed, self._tell_hub, self._acked = changed, tell_hub, acked
 
@@ -192,7 +185,6 @@ class Fencing:
         return "its file system is shut down" + (f"; {one.why}" if one.why else "")
 
     def why_kept(self, key: VolumeKey) -> str:
-        """Why a volume that asks for `fence` turned out to be one that cannot be fenced; empty if it did not."""
         return self._kept.get(key, "")
 
     async def hold(self, volume: Volume) -> None:
@@ -207,13 +199,10 @@ class Fencing:
 
     @asynccontextmanager
     async def mounting(self, volume: Volume, call: str) -> AsyncIterator[Callable[[], bool]]:
-        """Let a driver mount, format or grow a volume. Gives a function that tells whether that may begin, or go on.
+        """Let a driver mount, format or grow a volume. Gives a function that tells whether that may go on.
 
-        The answer to a later call of the same name (`call`) tells of this one's end.
-
-        Raises:
-            NotReady: the volume cannot be mounted now (`obstacle`), or nothing could be stored.
-            Uncertain: the driver has mounted it, and the plan cannot be written.
+        The answer to a later call of the same name (`call`) tells of this one's end. Raises NotReady; Uncertain, if
+        the driver has mounted it and the plan cannot be written.
         """
         key = volume.key
         if key not in self._volumes:
@@ -263,7 +252,6 @@ class Fencing:
                 raise Uncertain(f"it is fenced: {one.why}")
 
     async def let_go(self, key: VolumeKey) -> None:
-        """Fence a volume no more: it is unstaged."""
         self._kept.pop(key, None)
         if key in self._volumes:
             await self._change(key, None, Uncertain)
@@ -286,7 +274,6 @@ class Fencing:
         return offline_policy.write(math.ceil(self.lease_s), self._watchdog_s, *names)
 
     def problems(self) -> list[str]:
-        """A sentence for each fenced volume, and one if the watchdog does not run."""
         found = [
             f"volume {key} is fenced, because the hub did not answer for {self.lease_s:g} s: "
             f"{self.fenced(key) or f'its file system is being shut down {one.why}'}"

@@ -37,11 +37,7 @@ class NotShutDown(Exception):
 def shut_down(file_system: FileSystem, is_own: Callable[[str], bool]) -> None:
     """Shut a volume's file system down, if the kernel still has it. May hang. It can be done again.
 
-    `is_own` tells the volume's paths on this host.
-
-    Raises:
-        NotShutDown: it is not certain that nobody writes.
-        OSError: the kernel refused.
+    `is_own` tells the volume's paths on this host. Raises NotShutDown unless it is certain that nobody writes.
     """
     if not _is_there(file_system):
         return
@@ -97,7 +93,6 @@ def _is_there(file_system: FileSystem) -> bool:
 
 
 def _reachable(of_host: list[Mount], file_system: FileSystem) -> Iterator[tuple[Path, Mount]]:
-    """The mounts of a file system, each with the root below which it is: the host's first, the writable first."""
     yield from ((Path("/"), mount) for mount in sorted(of_host, key=lambda mount: "ro" in mount.options))
     seen = {_namespace("self")}
     for pid in filter(str.isdigit, os.listdir(_PROC)):  # noqa: PTH208  # a Path for each takes long

@@ -31,10 +31,7 @@ class CallInputs:
         self._objects, self._node, self._clock = objects, node, clock
 
     def publish_context(self, volume: Volume) -> dict[str, str]:
-        """Return `status.attachmentMetadata` of the volume's attachment; empty if it needs none.
-
-        Raises Waiting if the volume is not attached to this node, NotReady if the attachment is another volume's.
-        """
+        """Return the attachment's metadata; empty if none is needed. Raises Waiting if it is not attached."""
         if volume.ephemeral or not volume.rules.attach_required:
             return {}
         ref = self._attachment_ref(volume)
@@ -123,7 +120,6 @@ class CallInputs:
         return {str(key): str(value) for key, value in (status.get("attachmentMetadata") or {}).items()}
 
     def _token(self, given: object, audience: str, want: PodVolume, problem: object) -> dict[str, str]:
-        """Return one token; `problem` is the hub's reason for having none."""
         whose = f"service account {want.pod.namespace}/{want.pod.service_account} for audience {audience!r}"
         if not isinstance(given, dict):
             why = f"cannot be created: {problem}" if problem else "is not known to this node"

@@ -13,7 +13,6 @@ class Clock:
         return time.time()
 
     def monotonic(self) -> float:
-        """Return seconds since the machine's start, for measuring waits."""
         return time.monotonic()
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:

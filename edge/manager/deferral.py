@@ -49,9 +49,7 @@ class VolumeDeferral:
     async def hand_over(self, want: PodVolume) -> bool:
         """Make the device ready, and tell the runtime. Return whether the file system surely fills the device.
 
-        Raises:
-            Refused: the device holds something else. All is undone, and the row is gone.
-            Uncertain: it failed. What could be undone is undone; the row stays, with the UUID.
+        After Refused all is undone, and the row is gone. After Uncertain the row stays, with the UUID.
         """
         began_at = self._host.clock.monotonic()
         target = target_for(want)

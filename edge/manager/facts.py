@@ -64,7 +64,6 @@ class VolumeFacts:
         self._tell(_about("PersistentVolumeClaim", claim), reason, message, warning=warning)
 
     def tell_node(self, reason: str, message: str) -> None:
-        """Send an Event about this node, where there is no pod any more."""
         about = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node}
         self._tell(about, reason, message, warning=True)
 
@@ -128,7 +127,6 @@ class VolumeFacts:
         return {"type": "NodeResizeError", "status": "True", "lastTransitionTime": since, "message": message}
 
     def claims(self) -> list[Ref]:
-        """The claims that have a fact, including those from before the agent's restart."""
         return self._facts.refs("PersistentVolumeClaim")
 
     def forget_claim(self, namespace: str, name: str) -> None:

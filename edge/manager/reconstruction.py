@@ -31,10 +31,9 @@ def reconstruct(
     is_deferred: Callable[[Published], bool],
     has_devices: Callable[[Published], bool],
 ) -> list[Row]:
-    """Return the rows to begin with.
+    """Return the rows to begin with. `now` is the `since` of volumes known from the disk alone.
 
-    `now` is the `since` of volumes known from the disk alone. `is_deferred` tells whether a runtime knows a deferred
-    volume, `has_devices` whether container engines know a volume, if they must.
+    `is_deferred` tells whether a runtime knows a deferred volume, `has_devices` the same of container engines.
     """
     on_disk: tuple[Published | Staged, ...] = (*found.published, *found.staged)
     places = {_place(one) for one in on_disk}

@@ -37,7 +37,6 @@ class VolumeRows:
         return row is not None and row.state is State.DONE
 
     def add(self, row: Row) -> None:
-        """Add a row to memory alone."""
         self._leave(self._known(row))
         self._places.take(_place_of(row), self._key)
         if isinstance(row, Device):

@@ -58,11 +58,8 @@ class VolumeStaging:
         return next((want for want in self._waiting(wants) if not self.obstacle(want)), None)
 
     def obstacle(self, want: PodVolume) -> str:
-        """Return why a pod cannot get the volume at present; empty if it can.
-
-        Two volumes cannot be mounted at one place. If ReadWriteOncePod is the only access mode, one pod at a time gets
-        the volume (operation_generator.go). A pod that has a row for it may be mounted again.
-        """
+        # Two volumes cannot be mounted at one place. If ReadWriteOncePod is the only access mode, one pod at a time
+        # gets the volume (operation_generator.go). A pod that has a row for it may be mounted again.
         target, volume, had = target_for(want), want.volume, self._rows.publications
         if (
             volume.access_modes == ("ReadWriteOncePod",)
@@ -108,12 +105,8 @@ class VolumeStaging:
         return is_other or row.block != want.volume.block
 
     def is_stale(self, wants: Mapping[Target, PodVolume]) -> bool:
-        """Whether no pod has the volume, and its staging does not fit the next pod.
-
-        The staging may not fit because a user has made a PV with the same handle again. The next pod is the first
-        waiting one without an obstacle, else the first waiting one. Even for the latter the volume is unstaged, which
-        frees its place: two block volumes may each occupy the place that the other needs.
-        """
+        # A user may have made a PV with the same handle again. Even for a pod with an obstacle the volume is unstaged,
+        # which frees its place: two block volumes may each occupy the place that the other needs.
         device = self._rows.device
         if device is None or self._rows.publications:
             return False

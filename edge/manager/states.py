@@ -139,7 +139,7 @@ class VolumeStates:
     """The rows in the database file `volumes.db` in the state directory."""
 
     def __init__(self, state_dir: Path, *, durable: bool = False) -> None:
-        """Open or create the file. A damaged file is renamed. `durable` writes survive a power cut.
+        """Open or create the file. `durable` writes survive a power cut.
 
         Raises:
             SettingsError: another agent uses it, or a newer agent wrote it.
@@ -187,7 +187,6 @@ class VolumeStates:
         await self._commit(statement, tuple(getattr(row, key) for key in keys))
 
     async def close(self) -> None:
-        """Finish the writes that wait, then close the files."""
         await self._writer.close()
         os.close(self._lock_file)
 

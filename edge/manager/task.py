@@ -93,7 +93,6 @@ class VolumeTask:
     # ---- called by the manager ---------------------------------------------------------------------------------------
 
     def want(self, wants: Mapping[Target, PodVolume]) -> None:
-        """Take the pods that want the volume now, and retry all failed steps at once."""
         self.wants = dict(wants)
         self.use.want(wants.values())
         now = self._host.clock.time()
@@ -104,7 +103,6 @@ class VolumeTask:
         self.retry()
 
     def retry(self) -> None:
-        """Retry failed steps at once, because one of their inputs may have changed."""
         for tries in self._tries.values():
             tries.retry_now()
         self._woken.set()
@@ -296,10 +294,8 @@ class VolumeTask:
         log.info("volume %s is staged", self.key)
 
     async def _hold(self, want: PodVolume, before: Device | None) -> bool:
-        """Let the agent fence the volume if it asks for that. The policy counts from a boot's first staging to its end.
-
-        Returns whether the hub must have heard of that before the volume is staged.
-        """
+        # Returns whether the hub must have heard of the fence before the volume is staged. The policy counts from a
+        # boot's first staging to its end.
         volume, fencing = want.volume, self._host.fencing
         if before is not None and before.boot == self._host.boot:
             self._check_lease(volume)

@@ -107,7 +107,6 @@ class VolumeUpkeep:
             self._due[Step.STATS, target] = self._round(math.floor, next_s)
 
     async def _ask(self, row: Publication) -> "VolumeStats | None":
-        """Ask the driver, or the guest that mounts the volume; None if it does not tell, or cannot be asked."""
         host, driver, found = self._host, self._key.driver, None
         try:
             if not row.agent_defers:
@@ -153,5 +152,4 @@ class VolumeUpkeep:
 
 
 def _fraction(target: Target) -> float:
-    """Return a number from 0 to 1 that differs by target."""
     return zlib.crc32(repr(tuple(target)).encode()) / 2**32

@@ -38,7 +38,6 @@ class VolumeUse:
 
     @property
     def is_reported(self) -> bool:
-        """Whether `volumesInUse` lists it: it is to be listed, and is wanted or may be mounted."""
         device = self._rows.device
         return self._is_needed or (device is not None and (device.attached or self._was_needed))
 

@@ -63,7 +63,6 @@ class Wanted:
         return dict(self._node_labels)
 
     def of(self, uid: str) -> PodWants | None:
-        """Return the volumes of one pod; None if there is no pod of this uid."""
         ref = self._by_uid.get(uid)
         return self._pods[ref] if ref is not None else None
 

@@ -82,10 +82,9 @@ class DriverRegistry:
         grace_s: float = GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the state of the last run from a small file.
+        """`changed` is called when `drivers`, or a driver's answers about itself, have changed.
 
-        `changed` is called when `drivers`, or a driver's answers about itself, have changed. If not `own`, drivers
-        register with a kubelet, and the agent sends the hub no facts.
+        If not `own`, drivers register with a kubelet, and the agent sends the hub no facts.
         """
         self._node = node
         self._changed = changed
@@ -110,7 +109,6 @@ class DriverRegistry:
 
     @property
     def drivers(self) -> list[Driver]:
-        """All drivers that may be called; those that an operator named come first."""
         return self._sockets.drivers
 
     def find(self, name: str) -> NodeDriver | None:
@@ -131,7 +129,6 @@ class DriverRegistry:
         return node_annotations(self._facts())
 
     def node_labels(self) -> dict[str, str]:
-        """The Node's labels that are its drivers' topology. A kubelet leaves them there when a driver goes."""
         return node_labels(self._facts())
 
     @property

@@ -69,9 +69,7 @@ _PARTS = (_CONTROLLER, NODE)
 def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) -> Driver:
     """Return the socket of a driver to which a call of this method goes.
 
-    Raises:
-        DriverMissing: no socket of the driver serves the method, or its controller has perhaps not answered yet.
-        CallError: several sockets serve the method, even if one of them is away now.
+    Raises DriverMissing, or DriverAmbiguous if several sockets serve it, even if one of them is away now.
     """
     service = _service_of(method)
     sockets = _of_name(drivers, name)
@@ -88,7 +86,6 @@ def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) ->
 
 
 def services(driver: Driver) -> list[str]:
-    """Return the services of a socket, by CSI's names, according to its own answers."""
     if driver.report is None:
         return []
     known = (service for service in (_CONTROLLER, _GROUP, _METADATA, NODE) if not _refuses(driver, _part_of(service)))
@@ -128,7 +125,6 @@ def awaits_controller(drivers: Sequence[Driver], name: str) -> bool:
 
 
 def awaits_node_plugin(drivers: Sequence[Driver], name: str) -> bool:
-    """Whether a driver has a node plugin that has not answered, while another of its sockets has."""
     sockets = _of_name(drivers, name)
     return any(driver.has_node_plugin for driver in sockets) and _refuses(_foremost(sockets, NODE)[0], NODE)
 
@@ -179,7 +175,6 @@ def _of_name(drivers: Iterable[Driver], name: str) -> list[Driver]:
 
 
 def _foremost(sockets: Sequence[Driver], service: str) -> Sequence[Driver]:
-    """Return the sockets of a driver with the highest rank for a service: more than one if their ranks are equal."""
     if len(sockets) == 1:
         return sockets
     ranks = [_rank(driver, service) for driver in sockets]
@@ -187,7 +182,6 @@ def _foremost(sockets: Sequence[Driver], service: str) -> Sequence[Driver]:
 
 
 def _rank(driver: Driver, service: str) -> tuple[bool, ...]:
-    """Return the rank of a socket for a service; earlier items count more."""
     if service == NODE:
         return (not _refuses(driver, NODE), not driver.named)
     accepted = (not _refuses(driver, it) for it in (_CONTROLLER, service))

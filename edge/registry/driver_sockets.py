@@ -125,7 +125,6 @@ class DriverSockets:
     # ---- seen without registering ------------------------------------------------------------------------------------
 
     def found(self, finder: str, socket: Path) -> bool:
-        """Note that a finder saw a socket that it does not register. Return whether that is new."""
         seat = self.seat(socket)
         if seat.finders.get(finder, 0.0) is None:
             return False
@@ -133,7 +132,6 @@ class DriverSockets:
         return True
 
     def lost(self, finder: str, now: float) -> bool:
-        """Note that the sockets of a finder are gone. Return whether that is new."""
         seen = [seat for seat in self if seat.finders.get(finder, 0.0) is None]
         for seat in seen:
             seat.finders[finder] = now

@@ -128,7 +128,6 @@ class DriversStore:
         return self._known.get(name)
 
     def install(self, registration: Registration, seat: Seat) -> NodeDriver:
-        """Give a name to the driver at a seat, in place of the driver that had it."""
         name = registration.name
         known = self._known.setdefault(name, NodeDriver(registration, seat.driver, self._node))
         if (before := self._sockets.seat_of(known.driver)) is not None:
@@ -145,7 +144,6 @@ class DriversStore:
             seat.names.discard(name)
 
     def leave(self, socket: str) -> bool:
-        """A registration socket is gone or replaced. Returns whether a driver was registered by it."""
         left = [known for known in self if known.registration.socket == socket and known.gone_at_s is None]
         for known in left:
             known.file = None
@@ -158,7 +156,6 @@ class DriversStore:
         return bool(left)
 
     def expire(self) -> bool:
-        """Forget the drivers and sockets whose grace period is over. Returns whether there was any."""
         before = self._clock() - self._grace_s
         gone = [known for known in self if known.gone_at_s is not None and known.gone_at_s <= before]
         for known in gone:

@@ -38,11 +38,7 @@ class NodeDriver:
     async def call(
         self, method: str, request: bytes, *, timeout_s: float, may_begin: Callable[[], bool] | None = None
     ) -> tuple[Status, bytes | None]:
-        """Call the driver, if `may_begin` allows it when the request is about to leave.
-
-        Raises:
-            CallError: there is no answer from the driver itself.
-        """
+        """Call the driver, if `may_begin` allows it when the request is about to leave. Raises CallError."""
         if self.gone_at_s is not None and file_id(self.registration.endpoint) is None:
             raise DriverMissing(self.name, self._node)
         try:

@@ -94,7 +94,6 @@ def highest_version(versions: Iterable[str]) -> Version:
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError if a name cannot be a CSI driver's: Kubernetes would refuse the whole CSINode."""
     if not name:
         raise ValueError("it gives no name")
     if len(name) > LONGEST_DRIVER_NAME_CHARS:

@@ -89,7 +89,6 @@ class FactStore:
     # ---- for the agent
 
     def put(self, ref: Ref, body: Mapping[str, Any]) -> None:
-        """Set the state of a fact. The writer's thread writes it soon."""
         data = encode_body(body)
         version = blake2b(data, digest_size=16).hexdigest()
         if self._newest.get(ref) == version:
@@ -103,7 +102,6 @@ class FactStore:
         self._write(ref, (_PUT, (ref.kind, ref.namespace, ref.name, version, data)))
 
     def drop(self, ref: Ref) -> None:
-        """Remove a fact. The writer's thread does so soon."""
         if self._newest.pop(ref, None) is None:
             return
         self._acked.discard(ref)
@@ -122,9 +120,7 @@ class FactStore:
     async def wait_acked(self, ref: Ref) -> None:
         """Wait until the hub has stored a fact's newest state, even if the fact changes meanwhile.
 
-        Raises:
-            FactRefused: the hub does not accept its newest state.
-            KeyError: there is no such fact, or it was dropped.
+        Raises FactRefused if the hub does not accept it, KeyError if there is no such fact, or it was dropped.
         """
         if ref in self._acked:
             return
@@ -194,7 +190,6 @@ class FactStore:
                     self.drop(ref)
 
     async def flush(self) -> None:
-        """Return when every fact is on the disk, or the agent ends before it can be written."""
         while self._task is not None:
             await asyncio.shield(self._task)
 

@@ -129,7 +129,6 @@ class ObjectStore:
         return Object(ref, stamp, body)
 
     def uid(self, ref: Ref) -> str:
-        """An object's UID, also if `get` cannot read it; empty if there is no such object."""
         stamp = self._stamps.get(ref)
         return stamp.uid if stamp is not None else ""
 
@@ -143,12 +142,10 @@ class ObjectStore:
 
     @property
     def in_step(self) -> bool:
-        """Whether the hub has confirmed on the present link that the objects are complete."""
         return self.in_step_since is not None
 
     @property
     def ever_in_step(self) -> bool:
-        """Whether this store was complete once: an object that it lacks did not exist at that time."""
         return self.heard_at is not None
 
     # ---- for the stream that fills it
@@ -181,7 +178,6 @@ class ObjectStore:
             self._tell(frozenset())
 
     async def still_in_step(self) -> None:
-        """The stream is up: record that the store is in step now."""
         if self.in_step_since is not None:
             now = self._clock()
             async with self._order:
