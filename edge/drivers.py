@@ -62,10 +62,9 @@ class Driver:
         node: str,
         *,
         max_message_bytes: int,
-        changed: Callable[[], None],
+        changed: Callable[[], None],  # called for a new report or file of the socket, and after the first try to ask
         channel: Channel | None = None,
     ) -> None:
-        """`changed` is called when `report` or the socket's file has changed, and after the first try to ask."""
         self.socket = socket
         self.path = str(socket)
         self.node = node
@@ -118,9 +117,7 @@ class Driver:
         *,
         timeout_s: float | None,
         to: str,
-        announced: Callable[
-            [], bool
-        ],  # whether it is known to have a topology of its own, whatever this socket answers
+        announced: Callable[[], bool],  # whether it is known to have a topology, whatever this socket answers
     ) -> tuple[Status, bytes | None]:
         """Call NodeGetInfo and return the answer for Kubernetes, with the node's segment where needed."""
         # It is asked now whether it has a topology: the keys are hard to change once Kubernetes has them.

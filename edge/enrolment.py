@@ -6,10 +6,11 @@ The hub answers each question with one message (`common.enrolment`). A `Refused`
 import asyncio
 import secrets
 import ssl
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from common.dial import dial
-from common.endpoint import Endpoint
+from common.endpoint import Endpoint, hub_endpoint
 from common.enrolment import Answer, Refused, Request, decode, encode
 from common.errors import CallError, DialError, HandshakeRefused, NotCarried, RemoteProtocolError, TunnelClosed
 from common.limits import Limits
@@ -73,6 +74,18 @@ async def ask_at(
     finally:
         link.goodbye(Reason.DONE, "the node has its answer")
         await asyncio.shield(link.wait_closed())
+
+
+async def first_answer(addresses: Iterable[str], asking: Callable[[Endpoint], Awaitable[A]]) -> tuple[A, Endpoint]:
+    """Ask at one address after another, until one of them leads to the hub. Returns its answer and this address."""
+    failure: DialError | None = None
+    for endpoint in map(hub_endpoint, addresses):
+        try:
+            return await asking(endpoint), endpoint
+        except DialError as error:
+            failure = error
+    assert failure is not None  # there is an address
+    raise failure
 
 
 def unverified() -> ssl.SSLContext:

@@ -129,8 +129,10 @@ class Identity:
         return Renew(request, certificate, signature)
 
     def store(self, issued: Issued, node: str, *, now: float, host: str = "", token: str = "") -> None:
-        # `host` is the hub's host that this node can reach, whose addresses come first; empty for that of before.
-        """Store the certificate of the next key. After a ValueError nothing has changed."""
+        """Store the certificate of the next key. After a ValueError nothing has changed.
+
+        `host` is the hub's host that this node can reach, whose addresses come first; empty for that of before.
+        """
         reach("identity.before-store")
         path = self._next(token)
         key = _key(path.read_bytes())

@@ -19,13 +19,13 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from common.endpoint import Endpoint, hub_endpoint
+from common.endpoint import Endpoint
 from common.enrolment import AskCa, CaCertificates, Issued, Join, JoinToken, fingerprint
 from common.errors import DialError, HandshakeRefused, SettingsError
 from common.limits import Limits
 from common.messages import Kind
 from common.proxy import Proxy
-from edge.enrolment import ask_at, unverified, verified
+from edge.enrolment import ask_at, first_answer, unverified, verified
 from edge.identity import Identity, Joined
 
 
@@ -62,7 +62,8 @@ async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits, 
 
 async def _join(identity: Identity, token: JoinToken, node: str, *, limits: Limits, proxy: Proxy | None) -> None:
     request = await asyncio.to_thread(identity.request, token.id)
-    issued, endpoint = await _ask_any(Join(token.id, token.secret, node, request), token, limits=limits, proxy=proxy)
+    asking = partial(_ask, Join(token.id, token.secret, node, request), token, limits=limits, proxy=proxy)
+    issued, endpoint = await first_answer(token.joins, asking)
     try:
         store = partial(identity.store, issued, node, now=time.time(), host=endpoint.host, token=token.id)
         await asyncio.to_thread(store)
@@ -70,18 +71,7 @@ async def _join(identity: Identity, token: JoinToken, node: str, *, limits: Limi
         raise DialError(str(endpoint), str(error)) from error
 
 
-async def _ask_any(question: Join, token: JoinToken, *, limits: Limits, proxy: Proxy | None) -> tuple[Issued, Endpoint]:
-    failure: DialError | None = None
-    for endpoint in map(hub_endpoint, token.joins):
-        try:
-            return await _ask(endpoint, question, token, limits=limits, proxy=proxy), endpoint
-        except DialError as error:
-            failure = error
-    assert failure is not None  # a token has an address
-    raise failure
-
-
-async def _ask(endpoint: Endpoint, question: Join, token: JoinToken, *, limits: Limits, proxy: Proxy | None) -> Issued:
+async def _ask(question: Join, token: JoinToken, endpoint: Endpoint, *, limits: Limits, proxy: Proxy | None) -> Issued:
     asking = partial(ask_at, endpoint, node=question.node, limits=limits, proxy=proxy)
     answer: CaCertificates = await asking(Kind.CA, AskCa(), CaCertificates, tls=unverified())
     tls = verified(_pinned(answer.pem, token.pin, endpoint))

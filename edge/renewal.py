@@ -25,7 +25,6 @@ from functools import partial
 
 from common.backoff import Backoff
 from common.certificate_ends import Term
-from common.endpoint import hub_endpoint
 from common.enrolment import Issued, RefusedFor, Renew
 from common.errors import DialError, HandshakeRefused, NotCarried, SettingsError, timestamp
 from common.limits import Limits
@@ -33,7 +32,7 @@ from common.link import Link
 from common.messages import Kind
 from common.proxy import Proxy
 from common.uplink import Uplink
-from edge.enrolment import ask, ask_at, verified
+from edge.enrolment import ask, ask_at, first_answer, verified
 from edge.identity import Identity
 
 log = logging.getLogger("csi_bridge.edge.renewal")
@@ -178,16 +177,8 @@ class Renewal:
             raise HandshakeRefused(RefusedFor.CERTIFICATE, why)
         tls = verified((await asyncio.to_thread(self._identity.files.ca.read_bytes)).decode())
         asking = partial(ask_at, node=self._node, tls=tls, limits=self._limits, proxy=self._proxy)
-        failure: DialError | None = None
-        for address in joined.joins:
-            try:
-                issued: Issued = await asking(hub_endpoint(address), Kind.RENEW, question, Issued)
-            except DialError as error:
-                failure = error
-            else:
-                return issued
-        assert failure is not None
-        raise failure
+        issued, _ = await first_answer(joined.joins, lambda at: asking(at, Kind.RENEW, question, Issued))
+        return issued
 
 
 async def _ask_on(link: Link | None, question: Renew) -> Issued:

@@ -16,7 +16,6 @@ from cloud.admission import Role
 from common.errors import BridgeError
 from common.pages.agent import AgentStatus, NodeVolumes
 from common.pages.json_form import shown
-from common.tls import TlsFiles
 from edge.settings import AgentSettings, complete
 
 _LOG = "look at the agent's log (journalctl -u csi-bridge-edge, or kubectl logs)"
@@ -77,9 +76,9 @@ def check_link(state: AgentStatus) -> Finding:
 
 
 def _certificate_checks(settings: AgentSettings) -> list[Check]:
-    if settings.tls_ca is None or settings.tls_cert is None or settings.tls_key is None:
+    files = settings.tls_files()
+    if files is None:
         return []
-    files = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
     found = check_certificate(files, now=time.time(), name=settings.node, role=Role.EDGE)
     renews = settings.is_joined and found.level is not Level.OK
     return [known("certificate", found._replace(do=_RENEWS) if renews else found)]

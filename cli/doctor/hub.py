@@ -18,7 +18,6 @@ from common.errors import BridgeError
 from common.offline_policy import ANNOTATION
 from common.pages.hub import HubStatus, NodeStatus
 from common.pages.json_form import shown
-from common.tls import TlsFiles
 from common.version import SOFTWARE
 
 _LOG = "look at the hub's log"
@@ -152,7 +151,6 @@ def surroundings(settings: HubSettings) -> list[Check]:
     checks = [known("state directory", check_state(settings.state_dir))]
     if settings.listen is None:
         checks.append(known("listen", warning("without --listen no edge agent can connect", "start the hub with it")))
-    if settings.tls_ca is not None and settings.tls_cert is not None and settings.tls_key is not None:
-        files = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
+    if (files := settings.tls_files()) is not None:
         checks.append(known("certificate", check_certificate(files, now=time.time())))
     return checks
