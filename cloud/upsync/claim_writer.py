@@ -86,7 +86,8 @@ def _unfinished(status: Body, told: Body) -> Body:
     resize_status, error = _resize_status(told), _error_of(told)
     if _resize_status(status) in _REPLACED.get(resize_status, ()):
         change["allocatedResourceStatuses"] = {"storage": resize_status}
-    if error is not None and not _says(_error_of(status), error):
+    known = _error_of(status) or {}
+    if error is not None and any(known.get(name) != error.get(name) for name in ("status", "message")):
         others = [it for it in status.get("conditions") or () if it.get("type") != _ERROR]
         change["conditions"] = [*others, error]
     return change
@@ -117,8 +118,3 @@ def _storage_bytes(status: Body, name: str) -> int:
 
 def _error_of(status: Body) -> Body | None:
     return next((it for it in status.get("conditions") or () if it.get("type") == _ERROR), None)
-
-
-def _says(condition: Body | None, told: Body) -> bool:
-    """Whether a condition has the told status and message already. Its times do not matter."""
-    return condition is not None and all(condition.get(name) == told.get(name) for name in ("status", "message"))

@@ -130,22 +130,19 @@ class Heartbeats:
         try:
             beat = await self._beat(node, heart)
         except KubeError as error:
-            self._note(node, str(error))
-            heart.lease = ""
-            return False
+            why = str(error)
         except Exception:
             log.exception("the heartbeat of %s failed because of a bug; it is tried again", node)
-            self._note(node, f"a bug in CSI Bridge, at {node}; see the hub's log")
-            heart.lease = ""
-            return False
-        if self._failing.pop(node, None) is not None and not self._failing:
-            log.info("all heartbeats are written again")
-        return beat
-
-    def _note(self, node: str, why: str) -> None:
+            why = f"a bug in CSI Bridge, at {node}; see the hub's log"
+        else:
+            if self._failing.pop(node, None) is not None and not self._failing:
+                log.info("all heartbeats are written again")
+            return beat
         if not self._failing:  # one line for thousands that fail together
             log.warning("a heartbeat is not written: %s", why)
         self._failing[node] = why
+        heart.lease = ""
+        return False
 
     async def _beat(self, node: str, heart: _Heart) -> bool:
         async with self._renewals:
@@ -189,18 +186,10 @@ class Heartbeats:
             await self._renew(node, heart, {"ownerReferences": [owner]})
             return True
         await self._turn()
-        made = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {
-                "name": node,
-                "namespace": LEASES,
-                "annotations": {MADE_BY: HUB},
-                "ownerReferences": [owner],
-            },
-            "spec": self._lease_spec(node, heart),
-        }
-        lease = await self._api.create(_LEASES, made, LEASES)
+        named = {"name": node, "namespace": LEASES}
+        metadata = {**named, "annotations": {MADE_BY: HUB}, "ownerReferences": [owner]}
+        made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+        lease = await self._api.create(_LEASES, {**made, "spec": self._lease_spec(node, heart)}, LEASES)
         heart.lease = lease["metadata"]["uid"]
         return True
 

@@ -73,7 +73,16 @@ class NodeProblems:
         self._told[node] = {it: at for it, at in told.items() if it[1] == text and now - at < _EVENTS_LAST_S}
         for pod in islice(self._waiting_pods(node), _MOST_PODS):
             if (key := (pod["uid"], text)) not in self._told[node]:
-                await write_event(self._api, _event(pod, node, text))
+                made = event(
+                    pod,
+                    "csi-bridge-problem",
+                    cause=(node, text),
+                    reason="StorageProblem",
+                    text=f"edge node {node} says: {text}",
+                    at=time.time(),
+                    kind="Warning",
+                )
+                await write_event(self._api, made)
                 self._told[node][key] = now
         self._next[node] = self._now() + _PAUSE_S
         return _PAUSE_S
@@ -100,15 +109,3 @@ class NodeProblems:
             if claim_names(body) or inline_drivers(body):
                 named = {"namespace": ref.namespace, "name": ref.name, "uid": body["metadata"].get("uid", "")}
                 yield {"kind": "Pod", "apiVersion": "v1", **named}
-
-
-def _event(pod: Body, node: str, problems: str) -> Body:
-    return event(
-        pod,
-        "csi-bridge-problem",
-        cause=(node, problems),
-        reason="StorageProblem",
-        text=f"edge node {node} says: {problems}",
-        at=time.time(),
-        kind="Warning",
-    )

@@ -18,9 +18,10 @@ Rules:
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from cloud.kinds.fields import part
 from cloud.kinds.nodes import NODE_IDS, in_use, read_ids
 from cloud.kube import RESOURCES, Body, Kube, find, patch_found
 from cloud.node_marks import is_reserved
@@ -43,12 +44,7 @@ class NodeWriter(Writer):
     """Writes the nodes' facts about themselves."""
 
     def __init__(
-        self,
-        api: Kube,
-        in_use: InUse,
-        *,
-        labels: Mapping[str, str] | None = None,
-        taints: Sequence[Body] = (),
+        self, api: Kube, in_use: InUse, *, labels: Mapping[str, str] | None = None, taints: Sequence[Body] = ()
     ) -> None:
         super().__init__(api)
         self._in_use, self._labels, self._taints = in_use, labels or {}, taints
@@ -58,9 +54,9 @@ class NodeWriter(Writer):
         if fact is not None:
             self._in_use.begin(node, in_use(fact))
         found = await find(self._api, _NODES, ref.name)
+        if found is None and fact is None:
+            return
         if found is None:
-            if fact is None:
-                return
             found = await self._api.create(_NODES, self._new_node(node))
         if fact is not None:
             found = await self._write_in_use(node, found, fact)
@@ -70,7 +66,8 @@ class NodeWriter(Writer):
         if fact is not None:
             if change.problems:
                 self._problems[node, ref] = change.problems
-            await self._write_machine(node, found, fact)
+            if is_made(found) and (machine := _machine(node, part(found, "status"), part(fact, "status"))):
+                await self._write_status(node, found, machine)
 
     def _new_node(self, node: str) -> Body:
         metadata = {
@@ -88,10 +85,6 @@ class NodeWriter(Writer):
             found = await self._write_status(node, found, {"volumesInUse": told})
             self._in_use.note(node, told)
         return found
-
-    async def _write_machine(self, node: str, found: Body, fact: Mapping[str, Any]) -> None:
-        if is_made(found) and (change := _machine(node, found.get("status") or {}, fact.get("status") or {})):
-            await self._write_status(node, found, change)
 
     async def _write_status(self, node: str, found: Body, change: Body) -> Body:
         body = {"metadata": {"uid": found["metadata"]["uid"]}, "status": change}
@@ -112,7 +105,8 @@ class _Change:
     def _labels(self) -> Body:
         there = self._found["metadata"].get("labels") or {}
         added: dict[str, str] = {}
-        for name, value in self._wanted_labels():
+        base = _base_labels(self._node, self._fact) if is_made(self._found) else {}
+        for name, value in (*base.items(), *sorted(part(self._fact or {}, "metadata", "labels").items())):
             has = there.get(name, added.get(name))
             if name == NODE_SEGMENT and value != self._node:
                 self._problem(f"says that it is {name}={value}, which only the node of that name may be")
@@ -126,12 +120,6 @@ class _Change:
                     f"remove that label, or correct the topology of the driver"
                 )
         return added
-
-    def _wanted_labels(self) -> Iterator[tuple[str, str]]:
-        if is_made(self._found):
-            yield from _base_labels(self._node, self._fact).items()
-        if self._fact is not None:
-            yield from sorted(((self._fact.get("metadata") or {}).get("labels") or {}).items())
 
     def _annotations(self) -> Body:
         change: Body = {}
@@ -172,19 +160,17 @@ def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]
     labels = {"kubernetes.io/os": "linux"}
     if len(node) <= _LONGEST_LABEL_CHARS:
         labels["kubernetes.io/hostname"] = node
-    if architecture := (((fact or {}).get("status") or {}).get("nodeInfo") or {}).get("architecture"):
+    if architecture := part(fact or {}, "status", "nodeInfo").get("architecture"):
         labels["kubernetes.io/arch"] = architecture
     return labels
 
 
-def _machine(node: str, status: Body, told: Mapping[str, Any]) -> Body:
+def _machine(node: str, status: Mapping[str, Any], told: Mapping[str, Any]) -> Body:
     change: Body = {}
-    capacity = told.get("capacity") or {}
-    there = status.get("capacity") or {}
-    if any(_amount(there.get(name)) != _amount(amount) for name, amount in capacity.items()):
+    capacity, info = part(told, "capacity"), part(told, "nodeInfo")
+    if any(_amount(part(status, "capacity").get(name)) != _amount(amount) for name, amount in capacity.items()):
         change |= {"capacity": capacity, "allocatable": capacity}
-    info = told.get("nodeInfo") or {}
-    if any((status.get("nodeInfo") or {}).get(name) != text for name, text in info.items()):
+    if any(part(status, "nodeInfo").get(name) != text for name, text in info.items()):
         change["nodeInfo"] = info
     if not status.get("addresses"):
         change["addresses"] = [{"type": "Hostname", "address": node}]

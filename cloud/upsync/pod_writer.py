@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from cloud.kinds.fields import part
 from cloud.kube import RESOURCES, Body, Kube, KubeError, delete_found, find, patch_found
 from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.ownership import is_made
@@ -53,20 +54,27 @@ class PodWriter(Writer):
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
         self._problems.pop((node, ref), None)
         pod = await find(self._api, _PODS, ref.name, ref.namespace) if fact is not None else None
-        if fact is None or pod is None or not _is_about(node, fact, pod):
+        if fact is None or pod is None:
+            return
+        if fact["metadata"]["uid"] != pod["metadata"]["uid"] or pod["spec"].get("nodeName") != node:
             return
         told = _in_words(fact["status"])
-        ends = _is_released(told) and _is_waited_for(pod)
+        ends = _is_true(told, RELEASED) and _is_waited_for(pod)
         conditions = _merged(pod, told, timestamp(self._now()))
         if not ends and conditions is None:
             return
         if not is_made(await self._api.get(_NODES, node)):
             if ends:
-                self._problems[node, ref] = [_unended(node, ref)]
+                why = (
+                    f"{ref} is being deleted and has no volume on node {node} any more, but the hub did not make that "
+                    f"Node, and a kubelet may still run the pod: if there is none, delete the pod with "
+                    f"--grace-period=0 --force"
+                )
+                self._problems[node, ref] = [why]
         elif ends:
             await delete_found(self._api, _PODS, pod, grace_s=0)
         else:
-            if _is_mounted(told) and not _is_mounted((pod.get("status") or {}).get("conditions") or ()):
+            if _is_true(told, MOUNTED) and not _is_true(part(pod, "status").get("conditions") or (), MOUNTED):
                 await self._tell_mounted(node, ref, fact)
             await patch_found(self._api, _PODS, pod, {"status": {"conditions": conditions}}, subresource="status")
 
@@ -94,17 +102,8 @@ class PodWriter(Writer):
             log.info("%s gets no event that its volumes are mounted: %s", ref, error)
 
 
-def _is_about(node: str, fact: Body, pod: Body) -> bool:
-    same = fact["metadata"]["uid"] == pod["metadata"]["uid"]
-    return bool(same and pod["spec"].get("nodeName") == node)
-
-
-def _is_mounted(conditions: Iterable[Body]) -> bool:
-    return any(it.get("type") == MOUNTED and it.get("status") == "True" for it in conditions)
-
-
-def _is_released(told: list[Body]) -> bool:
-    return any(it["type"] == RELEASED and it["status"] == "True" for it in told)
+def _is_true(conditions: Iterable[Body], kind: str) -> bool:
+    return any(it.get("type") == kind and it.get("status") == "True" for it in conditions)
 
 
 def _is_waited_for(pod: Body) -> bool:
@@ -125,25 +124,12 @@ def _in_words(status: Body) -> list[Body]:
 
 def _merged(pod: Body, told: list[Body], now: str) -> list[Body] | None:
     """All conditions of a pod with the told ones; None if the pod has them already."""
-    there = list((pod.get("status") or {}).get("conditions") or ())
+    there = part(pod, "status").get("conditions") or ()
     known = {it.get("type"): it for it in there}
-    new = [it for it in told if not _says(known.get(it["type"], {}), it)]
-    types = {it["type"] for it in new}
-    timed = [{**it, "lastTransitionTime": _since(known.get(it["type"], {}), it) or now} for it in new]
-    return [*(it for it in there if it.get("type") not in types), *timed] if new else None
-
-
-def _says(known: Body, told: Body) -> bool:
-    return all((known.get(name) or "") == told.get(name, "") for name in ("status", "reason", "message"))
-
-
-def _since(known: Body, told: Body) -> str:
-    """The time since when a condition has this status; empty if it has another one."""
-    return str(known.get("lastTransitionTime") or "") if known.get("status") == told["status"] else ""
-
-
-def _unended(node: str, ref: Ref) -> str:
-    return (
-        f"{ref} is being deleted and has no volume on node {node} any more, but the hub did not make that Node, and a "
-        f"kubelet may still run the pod: if there is none, delete the pod with --grace-period=0 --force"
-    )
+    new: dict[str, Body] = {}
+    for it in told:
+        old = known.get(it["type"], {})
+        if any((old.get(name) or "") != it.get(name, "") for name in ("status", "reason", "message")):
+            since = old.get("lastTransitionTime") if old.get("status") == it["status"] else None
+            new[it["type"]] = {**it, "lastTransitionTime": since or now}
+    return [*(it for it in there if it.get("type") not in new), *new.values()] if new else None

@@ -70,7 +70,8 @@ class WriteQueue(Generic[K]):
             task.cancel()
 
     def problems(self) -> list[str]:
-        return [_in_words(list(failing.values())) for failing in self._problems.values()]
+        found = [list(failing.values()) for failing in self._problems.values()]
+        return [it[0] if len(it) == 1 else f"not written yet: {len(it)} objects, the first: {it[0]}" for it in found]
 
     async def close(self) -> None:
         self._closed = True
@@ -109,16 +110,11 @@ class WriteQueue(Generic[K]):
             log.info("written at last: %s", key)
         if self._added[key] == added:
             del self._added[key]
-        if again_s is not None:
-            self._add_later(key, again_s)
-        return True
-
-    def _add_later(self, key: K, after_s: float) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time() + after_s
-        if due < self._due.get(key, math.inf):
+        if again_s is not None and (due := loop.time() + again_s) < self._due.get(key, math.inf):
             self._due[key] = due
-            (self._later or loop.call_later)(after_s, partial(self._add_if_due, key, due))
+            (self._later or loop.call_later)(again_s, partial(self._add_if_due, key, due))
+        return True
 
     def _add_if_due(self, key: K, due: float) -> None:
         if self._due.get(key) == due:
@@ -143,7 +139,3 @@ class WriteQueue(Generic[K]):
                     del self._problems[reason]
                 return not failing
         return False
-
-
-def _in_words(texts: list[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"not written yet: {len(texts)} objects, the first: {texts[0]}"

@@ -134,19 +134,15 @@ class WrittenFacts(FactSink):
                 self._in_use.lose(ref.name)
                 for told in self._table.of(ref.name):  # the pod writer writes only if the hub made the Node
                     self._add((ref.name, told))
-            case "Node" if body is not None and self._has_other_use(ref, body):
-                self._add((ref.name, ref))
+            case "Node" if body is not None and (fact := self._table.of(ref.name).get(ref)) is not None:
+                if set(in_use(fact.body)) != set(in_use(body)):  # the request of a hub before this one may come late
+                    self._add((ref.name, ref))
             case "PersistentVolumeClaim" if body is not None:
                 for node in self._table.tellers(ref):
                     self._add((node, ref))
             case "Pod" if body is not None:
                 for name in claim_names(body):
                     self._add_if_told(node_of(body), Ref("PersistentVolumeClaim", ref.namespace, name))
-
-    def _has_other_use(self, ref: Ref, body: Body) -> bool:
-        """Whether a Node has not the `volumesInUse` of its fact: the request of a hub before this one may come late."""
-        fact = self._table.of(ref.name).get(ref)
-        return fact is not None and set(in_use(fact.body)) != set(in_use(body))
 
     def _is_gone(self, node: str, body: Body | None) -> bool:
         """Whether a known Node is gone. After an interruption the watch may show only the Node that replaced it."""
@@ -173,7 +169,9 @@ class WrittenFacts(FactSink):
         """
         if self._closed:
             raise OSError("the hub stops")
-        if obj.ref.kind == "Event" and not self._may_write_event(node):
+        now = self._monotonic()
+        bucket = self._buckets.setdefault(node, Bucket(1.0, _EVENT_BURST, now))
+        if obj.ref.kind == "Event" and not bucket.take(now):
             why = "an event of node %s is dropped, because the node sends too many"
             log.warning(why, node, extra=of_peer(f"edge {node}"))
             return False
@@ -199,10 +197,6 @@ class WrittenFacts(FactSink):
             self._add((node, Ref(farewell.KIND, "", node)))
         for ref in told:
             self._add((node, ref))
-
-    def _may_write_event(self, node: str) -> bool:
-        now = self._monotonic()
-        return self._buckets.setdefault(node, Bucket(1.0, _EVENT_BURST, now)).take(now)
 
     async def _write(self, key: Key) -> float | None:
         node, ref = key
