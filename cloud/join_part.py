@@ -19,7 +19,7 @@ from cloud.hub_settings import HubSettings
 from cloud.orders import Orders
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.enrolment import Enrolment, Terms
+from cloud.trust.enrolment import Enrolment
 from cloud.trust.join_links import LIMITS, MOST, MOST_HANDSHAKES, JoinLinks
 from cloud.trust.join_rate import JoinRate
 from cloud.trust.signer import Signer
@@ -27,7 +27,7 @@ from cloud.trust.trust_store import Token
 from cloud.trust_part import TrustPart
 from common.database_writer import WriteFailed
 from common.endpoint import Endpoint, is_loopback
-from common.enrolment import JoinToken, format_token
+from common.enrolment import Issued, JoinToken, format_token
 from common.errors import OperatorRefused, SettingsError
 from common.listener import Listener, OnFailed, listen_tcp
 from common.operator_orders import CreateToken, Done, NewToken, RevokeToken
@@ -55,9 +55,11 @@ class JoinPart:
         self._files = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
         self._signer = _signer(self._files, settings.ca_key, settings.cert_ttl_s)
         self._joins = self._addresses(settings.join_address, settings.join_listen)
-        terms = Terms(
-            ttl_s=settings.cert_ttl_s,
-            grace_s=settings.renew_grace_s,
+        terms = Issued(
+            chain=b"",
+            ca=b"",
+            generation=0,
+            renew_grace_s=int(settings.renew_grace_s),
             hubs=self._addresses(settings.hub_address, settings.listen),
             one_hub=not settings.hub_address,
             joins=self._joins,

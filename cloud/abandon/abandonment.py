@@ -10,7 +10,6 @@ Rules:
 """
 
 import logging
-from functools import partial
 
 from cloud.abandon.own_storage import Handle, own_volumes
 from cloud.edge_nodes import Nodes
@@ -51,7 +50,9 @@ class Abandonment:
         alone = [it for it, nodes in makers.items() if nodes == {node} and not had(it[1][0])]
         elsewhere = {handle for (kind, handle), nodes in makers.items() if kind == VOLUME and nodes - {node}}
         bodies = [body for ref in source.refs(PERSISTENT_VOLUME) if (body := source.body(ref)) is not None]
-        own = own_volumes(bodies, node, partial(self._owner, node), elsewhere)
+        own = own_volumes(
+            bodies, node, lambda driver, key, value: self._segments.owner(key, value, (node,), driver), elsewhere
+        )
         return NodeStorage(
             volumes=[body["metadata"]["uid"] for body in own],
             snapshots=[MadeAlone(driver=driver, id=its) for kind, (driver, its) in alone if kind == SNAPSHOT],
@@ -82,9 +83,6 @@ class Abandonment:
             if node in self._placement.claims.book(driver).made(thing):
                 found.setdefault((thing.kind, (driver, thing.id)), set()).add(node)
         return found
-
-    def _owner(self, node: str, driver: str, key: str, value: str) -> str:
-        return self._segments.owner(key, value, (node,), driver)
 
     def _check(self, node: str) -> str:
         """Check that the node cannot come back. Returns what is not done if a later step fails."""

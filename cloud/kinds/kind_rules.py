@@ -53,12 +53,12 @@ def check_metadata(fields: Fields, *, rules: KindRules) -> None:
 
 
 def trimmed(body: Body, *, rules: KindRules) -> dict[str, Any]:
-    return {
-        "apiVersion": rules.api_version,
-        "kind": rules.kind,
-        "metadata": _trimmed_metadata(body["metadata"]),
-        **rules.trim(body),
-    }
+    metadata = pick(body["metadata"], *_METADATA)
+    if _LAST_APPLIED in metadata.get("annotations", {}):
+        kept = {name: text for name, text in metadata["annotations"].items() if name != _LAST_APPLIED}
+        metadata["annotations"] = kept
+    named = {"apiVersion": rules.api_version, "kind": rules.kind, "metadata": without_empty(metadata)}
+    return {**named, **rules.trim(body)}
 
 
 def pick(body: Body | None, *names: str) -> dict[str, Any]:
@@ -78,10 +78,3 @@ def quantities(body: Body, *names: str) -> dict[str, Any]:
 
 def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in ({}, [])}
-
-
-def _trimmed_metadata(metadata: Body) -> dict[str, Any]:
-    kept = pick(metadata, *_METADATA)
-    if _LAST_APPLIED in kept.get("annotations", {}):
-        kept["annotations"] = {name: text for name, text in kept["annotations"].items() if name != _LAST_APPLIED}
-    return without_empty(kept)

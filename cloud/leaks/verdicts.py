@@ -101,17 +101,14 @@ class Records:
     def read(self, truths: Truths) -> Iterator[None]:
         for ledger in (truths.opened, truths.closed):
             for it in ledger.open:
-                self._open(it.driver, it.name, it.node)
+                self.names.add((it.driver, it.name))
+                if (kind := _MADE_BY.get(it.name.partition(" ")[0])) is not None:
+                    self.places.add((it.driver, it.node, kind))
                 yield
         for (driver, thing, node), holding in truths.closed.ids:
             if driver in truths.drivers:
                 self.holders[driver, thing][node] = holding
             yield
-
-    def _open(self, driver: str, name: str, node: str) -> None:
-        self.names.add((driver, name))
-        if (kind := _MADE_BY.get(name.partition(" ")[0])) is not None:
-            self.places.add((driver, node, kind))
 
 
 def referring(truths: Truths, records: Records, wanted: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -68,17 +68,6 @@ _BURST: Final = 5.0
 _ENOUGH: Final = 0.5  # the part of a pending certificate's life that must be left for it to be sent again as it is
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The terms on which the hub issues certificates, as its flags say."""
-
-    ttl_s: float
-    grace_s: float  # a certificate may be renewed for so long after its end
-    hubs: tuple[str, ...]
-    joins: tuple[str, ...]  # the addresses of the join listener
-    one_hub: bool  # as in `Issued`
-
-
 class Enrolment:
     """Answers the nodes of one hub that join or renew."""
 
@@ -87,15 +76,16 @@ class Enrolment:
         tokens: Tokens,
         generations: Generations,
         signer: Signer,
-        terms: Terms,
+        terms: Issued,
         *,
         denied: Callable[[str, int], str],
         knows: Callable[[str], bool],
         turned_away: Callable[[str, Reason, str], None] = lambda _address, _reason, _why: None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`denied` returns why a node (name) or certificate (serial; 0: none) is denied, or an empty text.
+        """`terms` is an answer without a certificate.
 
+        `denied` returns why a node (name) or certificate (serial; 0: none) is denied, or an empty text.
         `turned_away` hears of each refused peer of the join listener (`common.listener.OnFailed`).
         """
         self._tokens, self._generations = tokens, generations
@@ -119,13 +109,10 @@ class Enrolment:
         if not turns.take(now):
             busy = NotIssued(RefusedFor.BUSY, "this node asks too often", retry_s=RETRY_S)
             return self._end(stream, self._refuse(busy, who, peer))
-        match asked:
-            case Renew():
-                stream.detach()  # a certificate that is stored and not sent is found again by its key
-                answer = await self._answer(self._renew_on_link(node, peer, asked), who, peer)
-            case _:
-                raise NotCarried(type(asked).__name__, "an admitted link renews a certificate, and does nothing else")
-        return self._end(stream, answer)
+        if not isinstance(asked, Renew):
+            raise NotCarried(type(asked).__name__, "an admitted link renews a certificate, and does nothing else")
+        stream.detach()  # a certificate that is stored and not sent is found again by its key
+        return self._end(stream, await self._answer(self._renew_on_link(node, peer, asked), who, peer))
 
     async def serve_stranger(self, stream: Stream) -> None:
         assert stream.opened is not None
@@ -135,15 +122,14 @@ class Enrolment:
             case Kind.CA, AskCa():
                 return self._end(stream, CaCertificates(self._signer.bundle()))
             case Kind.JOIN, Join():
-                stream.detach()
-                answer = await self._answer(self._join(asked, peer), group_of(peer.host), peer)
+                work = self._join(asked, peer)
             case Kind.RENEW, Renew():
-                stream.detach()
-                answer = await self._answer(self._renew_late(asked, peer), group_of(peer.host), peer)
+                work = self._renew_late(asked, peer)
             case kind, _:
-                raise NotCarried(
-                    f"stream kind {kind} with {type(asked).__name__}", "the join listener does not serve it"
-                )
+                what = f"stream kind {kind} with {type(asked).__name__}"
+                raise NotCarried(what, "the join listener does not serve it")
+        stream.detach()
+        answer = await self._answer(work, group_of(peer.host), peer)
         if isinstance(answer, Refused):
             self._turned_away(peer.address, Reason.CERTIFICATE, f"it gets no certificate: {answer.message}")
         return self._end(stream, answer)
@@ -193,7 +179,7 @@ class Enrolment:
 
     async def _renew_late(self, asked: Renew, peer: Peer) -> Issued:
         self._check_can_sign()
-        shown = self._signer.read_present(asked, peer.address, grace_s=self._terms.grace_s)
+        shown = self._signer.read_present(asked, peer.address, grace_s=self._terms.renew_grace_s)
         names = [uri.removeprefix(NODE_URI) for uri in shown.uris if uri.startswith(NODE_URI)]
         if len(names) != 1 or not generation_in(shown):
             raise NotIssued(RefusedFor.CERTIFICATE, "this certificate was not issued by the hub; let the node join")
@@ -211,13 +197,11 @@ class Enrolment:
             found = self._generations.issued_to(node, key)
             if key == shown.key or (found is not None and found.state is State.CURRENT):
                 raise NotIssued(RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one")
-            if found is not None and self._lasts(found, _ENOUGH * self._terms.ttl_s):
+            if found is not None and self._lasts(found, _ENOUGH * self._signer.ttl_s):
                 return self._issued(found)
             made = await self._issue(asked.request, node, key, rights_in(shown.uris), shown, again=found)
         log.info("node %s renewed its certificate from %s: generation %d", node, shown.address, made.generation)
-        audit.add(
-            Event.RENEWAL, who=node, address=shown.address, generation=made.generation, serial=made.serial
-        )  # fmt: skip
+        audit.add(Event.RENEWAL, who=node, address=shown.address, generation=made.generation, serial=made.serial)
         return self._issued(made)
 
     # ---- parts of an answer ------------------------------------------------------------------------------------------
@@ -264,15 +248,8 @@ class Enrolment:
         return made
 
     def _issued(self, certificate: Certificate) -> Issued:
-        return Issued(
-            chain=self._signer.chain(certificate.pem),
-            ca=self._signer.bundle(),
-            generation=certificate.generation,
-            renew_grace_s=int(self._terms.grace_s),
-            hubs=self._terms.hubs,
-            joins=self._terms.joins,
-            one_hub=self._terms.one_hub,
-        )
+        chain, ca = self._signer.chain(certificate.pem), self._signer.bundle()
+        return replace(self._terms, chain=chain, ca=ca, generation=certificate.generation)
 
     def _request_key(self, request: bytes) -> str:
         self._check_can_sign()

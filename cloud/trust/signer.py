@@ -87,7 +87,8 @@ class Signer:
 
         Raises OSError; and ValueError if a file holds no such PEM, or the key is of no certificate in `--tls-ca`.
         """
-        self._files, self._ca_key, self._ttl_s, self._now = files, ca_key, ttl_s, now
+        self.ttl_s = ttl_s  # of a certificate
+        self._files, self._ca_key, self._now = files, ca_key, now
         self._seen = self._contents()
         self._authority = self._load(self._seen)
 
@@ -175,7 +176,7 @@ class Signer:
         assert ca_key is not None
         public_key = _request_key(request)
         now = dt.datetime.fromtimestamp(self._now(), dt.UTC).replace(microsecond=0)
-        ends = min(now + dt.timedelta(seconds=self._ttl_s), ca.not_valid_after_utc)
+        ends = min(now + dt.timedelta(seconds=self.ttl_s), ca.not_valid_after_utc)
         if ends <= now:
             raise NotIssued(
                 RefusedFor.CERTIFICATE,

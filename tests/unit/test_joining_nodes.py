@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.trust.audit import Event
-from cloud.trust.enrolment import Enrolment, Terms
+from cloud.trust.enrolment import Enrolment
 from cloud.trust.generations import Generations
 from cloud.trust.join_links import JoinLinks
 from cloud.trust.signer import Signer
@@ -71,7 +71,9 @@ class EnrollingHub:
         self.store = TrustStore(self.records)
         self.tokens = Tokens(self.store, now=self.clock)
         self.generations = Generations(self.store, Metrics())
-        terms = Terms(TTL_S, GRACE_S, ("wss://hub.example:7000",), ("wss://hub.example:7443",), one_hub=True)
+        terms = Issued(
+            b"", b"", 0, int(GRACE_S), ("wss://hub.example:7000",), ("wss://hub.example:7443",), one_hub=True
+        )
         self.enrolment = Enrolment(
             self.tokens,
             self.generations,

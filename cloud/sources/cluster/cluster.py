@@ -117,7 +117,9 @@ class Cluster(Source):
             metadata.text("uid", required=kind != tokens.KIND)  # a stand-in for tokens has no UID
             rules.check(fields)
             if kind == "Node":
-                self._note_state(ref.name, nodes.state_of(fields))
+                state = self._node_states[ref.name] = nodes.state_of(fields)
+                if not state.is_ready:
+                    self._unready(ref.name)
             item = item_of(trimmed(body, rules=rules))
         except ValueError as error:  # a FieldError, or a text that UTF-8 cannot encode
             self._refuse(ref, str(error))
@@ -154,11 +156,6 @@ class Cluster(Source):
         if kind == _DISPENSABLE and kind in self._unlisted:
             self._lacking = frozenset({kind})
             self.update({}, ready=self.is_ready or self._unlisted <= self._lacking)
-
-    def _note_state(self, name: str, state: nodes.NodeState) -> None:
-        self._node_states[name] = state
-        if not state.is_ready:
-            self._unready(name)
 
     def _drop_state(self, ref: Ref) -> None:
         if ref.kind == "Node":
