@@ -1,13 +1,11 @@
 """The table of all pages, and their JSON Schema: docs/pages.schema.json (`make reference`).
 
-The descriptions in the schema are the docstrings of the dataclasses.
+The descriptions in the schema are the docstrings of the dataclasses, and the comments at their fields.
 """
 
 import inspect
 import json
-import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from types import NoneType, UnionType
@@ -64,12 +62,11 @@ def _define(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
     if kind.__name__ not in definitions:
         definition: dict[str, Any] = {"type": "object"}
         definitions[kind.__name__] = definition  # before its fields, which may refer to it
-        about, _, attributes = (inspect.getdoc(kind) or "").partition("\n\nAttributes:\n")
-        texts, types = dict(_attributes(attributes)), hints(kind)
+        texts = _comments(kind)
         definition |= {
-            "description": about.replace("\n", " "),
+            "description": (inspect.getdoc(kind) or "").replace("\n", " "),
             "properties": {
-                name: _schema(hint, definitions) | {"description": texts[name]} for name, hint in types.items()
+                name: _schema(hint, definitions) | {"description": texts[name]} for name, hint in hints(kind).items()
             },
             "required": [field.name for field in fields(kind) if is_required(field)],
         }
@@ -86,10 +83,17 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return _define(cast("type", hint), definitions) if is_dataclass(hint) else dict(_SIMPLE[hint])
 
 
-def _attributes(text: str) -> Iterator[tuple[str, str]]:
-    for item in re.split(r"\n {4}(?=\w)", f"\n{text}")[1:]:
-        name, _, about = item.partition(": ")
-        yield name, re.sub(r"\s+", " ", about)
+def _comments(kind: type) -> dict[str, str]:
+    """The comment of each field: at the end of its line, or in the lines above it."""
+    found: dict[str, str] = {}
+    parts: list[str] = []
+    for line in inspect.getsource(kind).splitlines():
+        code, _, comment = line.strip().partition("# ")
+        parts.append(comment)
+        if code:
+            found[code.partition(":")[0]] = " ".join(filter(None, parts)).removesuffix(".") + "."
+            parts = []
+    return found
 
 
 if __name__ == "__main__":
