@@ -55,8 +55,6 @@ pack: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True, autoreset=Tr
 
 
 class _Layout:
-    """How one frame class is checked and read."""
-
     __slots__ = ("_defaults", "_names", "_numbers", "_ordinary", "_required", "_types", "frame", "number")
 
     def __init__(self, number: int, frame: type[Any]) -> None:

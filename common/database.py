@@ -129,9 +129,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 def lock(file: Path) -> int:
     """Take a lock file. Returns its descriptor, which holds the lock until it is closed.
 
-    Raises:
-        BlockingIOError: another process holds it.
-        OSError: the file cannot be made.
+    BlockingIOError: another process holds it.
     """
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -54,8 +54,6 @@ class WriteFailed(OSError):
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """A write that waits for the writer's thread."""
-
     statements: Sequence[Statement]
     done: asyncio.Future[None] | None = None  # its end; None if nobody waits for it
     retried: bool = False  # after a failure, instead of giving the failure to the caller

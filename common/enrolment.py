@@ -59,20 +59,14 @@ class RefusedFor(StrEnum):
 
     TOKEN = "token"  # noqa: S105  # a reason
     """The token is unknown, revoked, expired, used up, or for another node. The agent needs a new one."""
-    NODE = "node"
-    """The node has joined before, and the token names no node: its own token must name it."""
-    REQUEST = "request"
-    """The certificate request, or the signature of the present key, is not valid."""
+    NODE = "node"  # the node has joined before, and the token names no node: its own token must name it
+    REQUEST = "request"  # the certificate request, or the signature of the present key, is not valid
     CERTIFICATE = "certificate"
     """The present certificate is not one that this hub renews: an unknown CA, no generation, or past the grace."""
-    DENIED = "denied"
-    """An operator denies the node or its certificate."""
-    COPY = "copy"
-    """A later certificate of the node has replaced the present one."""
-    NO_CA_KEY = "no-ca-key"
-    """The hub signs no certificates: it runs without --ca-key. Certificates come from files."""
-    BUSY = "busy"
-    """Too many requests at once, or the hub's disk takes nothing: the same request later may succeed."""
+    DENIED = "denied"  # an operator denies the node or its certificate
+    COPY = "copy"  # a later certificate of the node has replaced the present one
+    NO_CA_KEY = "no-ca-key"  # the hub signs no certificates: it runs without --ca-key. Certificates come from files.
+    BUSY = "busy"  # too many requests at once, or the hub's disk takes nothing: the same request later may succeed
 
 
 class NotIssued(Exception):

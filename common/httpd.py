@@ -162,7 +162,6 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         _cut(self.socket)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve one connection in a thread of its own. Above the limit, cut the oldest one."""
         with self._lock:
             self._open[request] = None
             oldest = next(iter(self._open)) if len(self._open) > MOST_CONNECTIONS else None

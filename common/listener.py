@@ -56,8 +56,6 @@ OnFailed = Callable[[str, Reason, str], None]
 
 
 class _Arrival:
-    """A connection whose peer is not admitted yet."""
-
     __slots__ = ("address", "began", "group", "raw", "task", "timer", "websocket")
 
     def __init__(self, began: float) -> None:
@@ -107,8 +105,8 @@ class Listener:
             limits: of each session.
             tls: returns the current server context; None for no TLS.
             allow_uids: the users that may connect to a UNIX socket; None for all users that the file mode allows.
-            max_connections: admitted links. A certificate's name may have `MOST_LINKS_OF_ONE` of them.
-            max_handshakes: connections whose peers are not admitted yet; more end others, or are ended.
+            max_connections: of admitted links. A certificate's name may have `MOST_LINKS_OF_ONE` of them.
+            max_handshakes: of connections whose peers are not admitted yet; more end others, or are ended.
             pages: the answers to plain HTTP requests; None: they get an error.
             on_failed: hears of connections that ended before a hello.
             admits: whether a connection of an address (`common.handshakes.group_of`) may begin TLS now.

@@ -28,24 +28,16 @@ class Kind(IntEnum):
 
     CALL = 1
     """One CSI call: one request, any number of answers, a status. `subject` is the driver's name, `method` the path."""
-    REPORT = 2
-    """Edge to hub: each message is the agent's whole report about its drivers (`common.reports`)."""
-    WATCH = 3
-    """Proxy driver to hub: each message of the hub is its newest report about the driver `subject`."""
-    SYNC = 7
-    """Edge to hub: the hub sends the objects that concern the node, and the agent keeps them (`common.sync`)."""
-    FACTS = 8
-    """Edge to hub: the agent sends facts about its node, and the hub keeps them (`common.sync`)."""
-    OBSERVE = 9
-    """Edge to hub, in place of SYNC and FACTS: a kubelet serves the node. The stream carries no message."""
-    CA = 10
-    """Edge to hub, before it joins: the answer is the hub's CA certificates (`common.enrolment`)."""
+    REPORT = 2  # edge to hub: each message is the agent's whole report about its drivers (`common.reports`)
+    WATCH = 3  # proxy driver to hub: each message of the hub is its newest report about the driver `subject`
+    SYNC = 7  # edge to hub: the hub sends the objects that concern the node, and the agent keeps them (`common.sync`)
+    FACTS = 8  # edge to hub: the agent sends facts about its node, and the hub keeps them (`common.sync`)
+    OBSERVE = 9  # edge to hub, in place of SYNC and FACTS: a kubelet serves the node. The stream carries no message.
+    CA = 10  # edge to hub, before it joins: the answer is the hub's CA certificates (`common.enrolment`)
     JOIN = 11
     """Edge to hub's join listener: the request has a token and a certificate request, the answer a certificate."""
-    RENEW = 12
-    """Edge to hub: the same with the node's present key in place of a token; or the node's next key."""
-    ORDER = 13
-    """Operator to hub: `method` is the order's name, the message its arguments as JSON. The answer is JSON."""
+    RENEW = 12  # edge to hub: the same with the node's present key in place of a token; or the node's next key
+    ORDER = 13  # operator to hub: `method` is the order's name, the message its arguments as JSON. The answer is JSON.
 
 
 class Priority(IntEnum):
@@ -62,44 +54,26 @@ class Reason(StrEnum):
     A closed set. An unknown word of a newer peer is passed on unchanged and counted as `other`.
     """
 
-    LINK_LOST = "link-lost"
-    """The connection broke, or ended without a goodbye."""
-    PEER_SILENT = "peer-silent"
-    """The peer sent nothing for twice the keepalive interval."""
-    HELLO_TIMEOUT = "hello-timeout"
-    """The peer connected and sent no hello."""
-    PROTOCOL_ERROR = "protocol-error"
-    """The peer broke the rules of the wire, or speaks none of our versions."""
-    REPLACED = "replaced"
-    """The same peer came back over a new connection."""
-    DRAINED = "drained"
-    """A side shut down, with every call finished."""
-    STOPPED = "stopped"
-    """A side shut down."""
-    DONE = "done"
-    """An operator has its answer."""
-    FAILED = "failed"
-    """A side ended the link because of a fault in its own program."""
-    ROLE = "role"
-    """The hello was refused: this listener does not take that role."""
-    NAME = "name"
-    """The hello was refused: no usable name."""
-    CERTIFICATE = "certificate"
-    """The hello was refused: it contradicts the certificate."""
+    LINK_LOST = "link-lost"  # the connection broke, or ended without a goodbye
+    PEER_SILENT = "peer-silent"  # the peer sent nothing for twice the keepalive interval
+    HELLO_TIMEOUT = "hello-timeout"  # the peer connected and sent no hello
+    PROTOCOL_ERROR = "protocol-error"  # the peer broke the rules of the wire, or speaks none of our versions
+    REPLACED = "replaced"  # the same peer came back over a new connection
+    DRAINED = "drained"  # a side shut down, with every call finished
+    STOPPED = "stopped"  # a side shut down
+    DONE = "done"  # an operator has its answer
+    FAILED = "failed"  # a side ended the link because of a fault in its own program
+    ROLE = "role"  # the hello was refused: this listener does not take that role
+    NAME = "name"  # the hello was refused: no usable name
+    CERTIFICATE = "certificate"  # the hello was refused: it contradicts the certificate
     CONFLICT = "conflict"
     """The hello was refused: another machine of that name is connected, or a proxy driver of the opposite placement."""
-    STALE = "stale"
-    """The hello was refused: a later start of the same machine is connected."""
-    DRAINING = "draining"
-    """The hello was refused: the hub is shutting down."""
-    FULL = "full"
-    """The hello was refused: the node is new, and the hub knows `--max-nodes` already."""
-    EXPIRED = "expired"
-    """The peer's certificate has ended."""
-    DENIED = "denied"
-    """An operator denies the peer's name or certificate, or a later certificate has replaced it."""
-    NOT_LEADING = "not-leading"
-    """The dialler ends it: this hub is a standby, or another hub leads by now."""
+    STALE = "stale"  # the hello was refused: a later start of the same machine is connected
+    DRAINING = "draining"  # the hello was refused: the hub is shutting down
+    FULL = "full"  # the hello was refused: the node is new, and the hub knows `--max-nodes` already
+    EXPIRED = "expired"  # the peer's certificate has ended
+    DENIED = "denied"  # an operator denies the peer's name or certificate, or a later certificate has replaced it
+    NOT_LEADING = "not-leading"  # the dialler ends it: this hub is a standby, or another hub leads by now
 
 
 @dataclass(frozen=True, slots=True)

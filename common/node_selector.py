@@ -22,12 +22,9 @@ def selects(
     *,
     is_known: Callable[[str], bool] = lambda _: True,
 ) -> bool:
-    """Whether the NodeSelectorTerms select a node with these labels.
+    """Whether the NodeSelectorTerms select a node with these labels. Raises ValueError for an unknown operator.
 
     A requirement on a label whose key is not known (`is_known`) counts as fulfilled.
-
-    Raises:
-        ValueError: an operator is none of `OPERATORS`.
     """
     return any(_matches(term, labels, node, is_known) for term in terms)
 

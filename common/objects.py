@@ -44,11 +44,7 @@ class Object:
     body: bytes
 
     def read(self) -> dict[str, Any]:
-        """The parsed body: a new dictionary at each call.
-
-        Raises:
-            ValueError: it is no JSON object, is nested too deeply, or has text that UTF-8 cannot encode.
-        """
+        """The parsed body: a new dictionary at each call. ValueError: it is no object, or cannot be written again."""
         try:
             body = json.loads(self.body)
         except RecursionError:

@@ -42,8 +42,7 @@ class VolumeState(StrEnum):
     """How a volume of a pod is on its node."""
 
     MOUNTED = "mounted"
-    WAITING = "waiting"
-    """The pod does not have it."""
+    WAITING = "waiting"  # the pod does not have it
     UNKNOWN = "unknown"
     """It may be mounted. The node is finding out, or has not told, or told a state that this version does not know."""
 

@@ -28,20 +28,11 @@ GROUP_GET_CAPABILITIES = "/csi.v1.GroupController/GroupControllerGetCapabilities
 NODE_GET_INFO = "/csi.v1.Node/NodeGetInfo"
 NODE_GET_CAPABILITIES = "/csi.v1.Node/NodeGetCapabilities"
 
-ESSENTIAL_METHODS = (
-    GET_PLUGIN_INFO,
-    GET_PLUGIN_CAPABILITIES,
-    CONTROLLER_GET_CAPABILITIES,
-)
+ESSENTIAL_METHODS = (GET_PLUGIN_INFO, GET_PLUGIN_CAPABILITIES, CONTROLLER_GET_CAPABILITIES)
 """Every sidecar calls these when it starts (docs/csi-contract.md#sidecars-read-capabilities-once). An agent reports a
 driver only after it has answered them."""
 
-REPORTED_METHODS = (
-    *ESSENTIAL_METHODS,
-    GROUP_GET_CAPABILITIES,
-    NODE_GET_CAPABILITIES,
-    NODE_GET_INFO,
-)
+REPORTED_METHODS = (*ESSENTIAL_METHODS, GROUP_GET_CAPABILITIES, NODE_GET_CAPABILITIES, NODE_GET_INFO)
 """The calls that an agent makes to each driver. All take an empty request, and none changes anything (CSI spec)."""
 
 MAX_DRIVER_BYTES = 65_536
@@ -119,21 +110,19 @@ def _bounded(problems: Iterable[str]) -> list[str]:
 def plugin_name(report: DriverReport) -> str | None:
     """The name in GetPluginInfo; empty if the answer has none; None without an answer (`MAX_DRIVER_BYTES`)."""
     answer = report.answers.get(GET_PLUGIN_INFO)
-    if answer is None:
-        return None
-    try:
-        return "" if answer.code else GetPluginInfoResponse.FromString(answer.body).name
-    except DecodeError:
-        return ""
+    return None if answer is None else _plugin_info(answer).name
 
 
 def vendor_version(report: DriverReport) -> str:
-    """The driver's version from GetPluginInfo; empty if there is no answer or it does not parse."""
     answer = report.answers.get(GET_PLUGIN_INFO)
+    return "" if answer is None else _plugin_info(answer).vendor_version
+
+
+def _plugin_info(answer: Answer) -> GetPluginInfoResponse:
     try:
-        return GetPluginInfoResponse.FromString(answer.body).vendor_version if answer is not None else ""
+        return GetPluginInfoResponse.FromString(b"" if answer.code else answer.body)
     except DecodeError:
-        return ""
+        return GetPluginInfoResponse()
 
 
 def is_node_only(capabilities: Answer | None) -> bool:

@@ -17,11 +17,6 @@ LOCK_WAIT_S = 2.0
 """How long to wait for another process that is about to listen in the same directory."""
 
 
-def _check_length(path: str) -> None:
-    if (size := len(os.fsencode(path))) > LONGEST_SOCKET_PATH_BYTES:
-        raise ValueError(f"{path} is {size} bytes long; a UNIX socket's may have {LONGEST_SOCKET_PATH_BYTES} at most")
-
-
 class UnixListener(socket.socket):
     """A listening UNIX socket. Closing it removes its file, unless another socket has taken its place.
 
@@ -74,7 +69,8 @@ def listen_unix(
         OSError: another process serves there, the path is no socket, the directory is missing, or the system refuses.
             The text names the case and the remedy.
     """
-    _check_length(str(path))
+    if (size := len(os.fsencode(path))) > LONGEST_SOCKET_PATH_BYTES:
+        raise ValueError(f"{path} is {size} bytes long; a UNIX socket's may have {LONGEST_SOCKET_PATH_BYTES} at most")
     if make_directory:
         _make_directory(path)
     if not path.parent.is_dir():
@@ -108,27 +104,25 @@ def _make_directory(path: Path) -> None:
 @contextlib.contextmanager
 def _directory_locked(directory: Path, wait_s: float) -> Iterator[None]:
     """Lock the directory: two processes that start at once must not each remove the other's new socket as stale."""
+    give_up_s = time.monotonic() + wait_s
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _lock(descriptor, directory, wait_s)
+        while not _locked(descriptor):
+            if time.monotonic() >= give_up_s:
+                why = f"another process holds a lock on {directory}: is one just starting to listen there?"
+                raise BlockingIOError(errno.EAGAIN, why)
+            time.sleep(0.02)
         yield
     finally:
         os.close(descriptor)  # and with it the lock
 
 
-def _lock(descriptor: int, directory: Path, wait_s: float) -> None:
-    give_up_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= give_up_s:
-                raise BlockingIOError(
-                    errno.EAGAIN, f"another process holds a lock on {directory}: is one just starting to listen there?"
-                ) from None
-            time.sleep(0.02)
-        else:
-            return
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _remove_stale(path: Path) -> None:

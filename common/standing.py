@@ -48,7 +48,6 @@ class Standing:
         self._task = asyncio.get_running_loop().create_task(self._stand(link), name=f"standing {self._kind.name}")
 
     def down(self) -> None:
-        """End the stream and open no other: the link is gone or drains."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

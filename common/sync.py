@@ -133,8 +133,6 @@ Event = Compared | Confirmed | Untold
 
 
 class _State(Enum):
-    """The state of a sync."""
-
     GREETING = auto()
     COMPARING = auto()
     TELLING = auto()

@@ -52,7 +52,6 @@ class Telling:
         self._sender: _Worker | None = None
 
     def changed(self, refs: Iterable[Ref] | None = None) -> None:
-        """Note that these objects have changed, or any (None), and send the difference."""
         self._teller.changed(refs)
         if self._sender is not None:
             self._sender.wake()
@@ -76,12 +75,7 @@ class Telling:
 
 
 async def learn(stream: Stream, copy: Copy) -> None:
-    """Learn on a stream until it ends; either side may have opened it.
-
-    Raises:
-        RemoteProtocolError: the peer broke the rules.
-        TunnelClosed: the link is gone.
-    """
+    """Learn on a stream until it ends; either side may have opened it."""
     await copy.settle()
     learner = Learner(copy)
     waiting: list[Change] = []

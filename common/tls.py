@@ -49,7 +49,7 @@ class TlsIdentity:
         """Read the files. A server that `asks` wants a certificate; a joining node has none yet.
 
         Raises:
-            OSError: a file is missing or unreadable, or holds no matching PEM (`ssl.SSLError` is an OSError).
+            OSError: a file is missing or unreadable, or holds no matching PEM.
         """
         self._files = files
         self._server, self._asks = server, asks

@@ -25,11 +25,7 @@ _OWN: Final = PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
 
 @lru_cache(maxsize=64)  # most nodes of a driver say the same
 def has_topology(capabilities: bytes) -> bool:
-    """Whether a vendor's process has a topology of its own, by its GetPluginCapabilitiesResponse.
-
-    Raises:
-        ValueError: the response does not parse.
-    """
+    """Whether a vendor's process has a topology of its own, by its GetPluginCapabilitiesResponse. Raises ValueError."""
     try:
         said = GetPluginCapabilitiesResponse.FromString(capabilities)
     except DecodeError:
@@ -82,12 +78,10 @@ def told_node_info(node_info: bytes, node: str, *, own_topology: bool) -> bytes:
 
 
 def is_label_key(text: str) -> bool:
-    """Whether this can be the key of a label (Kubernetes, "Labels and Selectors")."""
     return _LABEL_KEY.fullmatch(text) is not None
 
 
 def is_label_value(text: str) -> bool:
-    """Whether this can be the value of a label; an empty one can."""
     return _LABEL_VALUE.fullmatch(text) is not None
 
 

@@ -67,8 +67,6 @@ def _why(status: int, body: bytes) -> str:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a UNIX socket."""
-
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._path = path

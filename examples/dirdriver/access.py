@@ -24,11 +24,7 @@ BIND_FLAGS = frozenset(
 
 
 def layout_of(capabilities: Sequence[pb.VolumeCapability], *, filesystem: str = DIRECTORY) -> str:
-    """The layout for a new volume. `filesystem` is the one for access type `mount`.
-
-    Raises:
-        CsiError: INVALID_ARGUMENT if there are no capabilities, or they ask for block and mount at once.
-    """
+    """The layout for a new volume. `filesystem` is the one for access type `mount`."""
     if not capabilities:
         raise errors.invalid("volume_capabilities is missing: the CSI spec requires it")
     kinds = {capability.WhichOneof("access_type") for capability in capabilities}

@@ -41,7 +41,6 @@ def attach(image: Path, *, readonly: bool = False) -> Path:
 
 
 def refresh(device: Path) -> None:
-    """Give a device the size of its grown image."""
     require_mount_right("grow a loop device")
     run("losetup", "--set-capacity", str(device))
 

@@ -10,12 +10,10 @@ _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 def new_id(kind: str) -> str:
-    """A new unique id, e.g. `vol-3f0c…` for the kind `vol`."""
     return f"{kind}-{uuid.uuid4().hex}"
 
 
 def is_label_value(value: str) -> bool:
-    """Whether a node id can serve as a topology value."""
     return _LABEL_VALUE.fullmatch(value) is not None
 
 

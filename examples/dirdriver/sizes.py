@@ -25,11 +25,7 @@ def check_range(wanted: pb.CapacityRange) -> None:
 
 
 def choose_size(wanted: pb.CapacityRange, *, smallest: int, largest: int, default: int, step: int = 1) -> int:
-    """The size of a new or grown volume: a multiple of `step` within the request's range (zeros mean unset).
-
-    Raises:
-        CsiError: INVALID_ARGUMENT or OUT_OF_RANGE if there is no such size.
-    """
+    """The size of a new or grown volume: a multiple of `step` in the request's range (zeros mean unset). May raise."""
     check_range(wanted)
     limit = wanted.limit_bytes or largest
     target = wanted.required_bytes or min(default, limit)
@@ -42,5 +38,4 @@ def choose_size(wanted: pb.CapacityRange, *, smallest: int, largest: int, defaul
 
 
 def fits(size_bytes: int, wanted: pb.CapacityRange) -> bool:
-    """Whether an existing volume's size is within the range of a repeated request."""
     return wanted.required_bytes <= size_bytes and (not wanted.limit_bytes or size_bytes <= wanted.limit_bytes)

@@ -166,7 +166,6 @@ def fill(data: Path, volume: Volume, source: Path | None) -> None:
 
 
 def data_name(volume: Volume) -> str:
-    """The name of a volume's directory or image in its folder."""
     return "data" if volume.layout == DIRECTORY else "image"
 
 
@@ -189,7 +188,6 @@ def grow_image(image: Path, size_bytes: int) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Write a directory's entries to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

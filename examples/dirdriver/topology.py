@@ -18,5 +18,4 @@ def matches(term: pb.Topology, key: str, node: str) -> bool:
 
 
 def allowed(wanted: pb.TopologyRequirement, key: str, node: str) -> bool:
-    """Whether a volume on this node satisfies a requirement."""
     return not wanted.requisite or any(matches(term, key, node) for term in wanted.requisite)

@@ -98,7 +98,6 @@ class Volumes:
         return max(0, self._settings.capacity_bytes - sum(volume.size_bytes for volume in self._volumes.all()))
 
     def _check_same(self, request: pb.CreateVolumeRequest, volume: Volume, wanted: dict[str, Any]) -> None:
-        """Refuse a name that a different volume has."""
         different = [field for field, value in wanted.items() if getattr(volume, field) != value]
         if not sizes.fits(volume.size_bytes, request.capacity_range):
             different.append("capacity_range")
