@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvloop
 
@@ -44,7 +44,7 @@ from common.link import Link, LinkHandler, Stream  # noqa: E402
 from common.messages import Hello, Kind, Open  # noqa: E402
 from common.metrics import Metrics  # noqa: E402
 from common.receiver import Receiver  # noqa: E402
-from common.relay.client_call import AnswerReceiver  # noqa: E402
+from common.relay.client_call import ClientCall  # noqa: E402
 from common.reports import encode_reports  # noqa: E402
 from common.standing import Standing  # noqa: E402
 from common.status import Code, Origin, Status  # noqa: E402
@@ -104,36 +104,25 @@ class _Vendor:
 
         self.channel = self
 
-    def start(self, receiver: AnswerReceiver, method: str, request: bytes, **_limits: object) -> "_VendorCall":
+    def open(self, call: ClientCall) -> None:
         """Make a change at once, and answer after the vendor's time."""
         after_s = _SLOW_S if next(self._turns) % _SLOW_EVERY == 0 else _QUICK_S
         status, answer = Status(Code.OK), csi.CreateVolumeResponse().SerializeToString()
-        match method.rpartition("/")[2]:
+        match call.method.rpartition("/")[2]:
             case "CreateVolume":
-                asked = csi.CreateVolumeRequest.FromString(request)
+                asked = csi.CreateVolumeRequest.FromString(call.request)
                 volume = csi.Volume(volume_id=f"{self._edge.node}-{secrets.token_hex(8)}", capacity_bytes=1)
                 self._tally.made[asked.name].append(volume.volume_id)
                 answer = csi.CreateVolumeResponse(volume=volume).SerializeToString()
             case "DeleteVolume":
-                self._tally.deleted[csi.DeleteVolumeRequest.FromString(request).volume_id] += 1
+                self._tally.deleted[csi.DeleteVolumeRequest.FromString(call.request).volume_id] += 1
             case "GetCapacity":  # the answer tells which leader the edge follows
                 after_s = 0.0
                 answer = csi.GetCapacityResponse(available_capacity=self._edge.epoch).SerializeToString()
             case name:
                 after_s, status = 0.0, Status(Code.UNIMPLEMENTED, f"a vendor of this bench does not serve {name}")
         body = answer if status.ok else None
-        return _VendorCall(asyncio.get_running_loop().call_later(after_s, receiver.answered, status, body))
-
-
-class _VendorCall(NamedTuple):
-    """A call at the vendor."""
-
-    timer: asyncio.TimerHandle
-    over: bool = False
-
-    def cancel(self) -> None:
-        """Stop it."""
-        self.timer.cancel()
+        call.later = asyncio.get_running_loop().call_later(after_s, call.receiver.answered, status, body)
 
 
 class ServingEdge:

@@ -80,7 +80,8 @@ class DriverCall(AnswerReceiver):
         may_begin: Callable[[], bool] | None = None,
     ) -> None:
         """Send the request, if `may_begin` allows it when the request is about to leave."""
-        call = channel.start(self, self.method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
+        call = ClientCall(channel.open, self, self.method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
+        channel.open(call)
         if not call.over:
             self.at_driver = call
 

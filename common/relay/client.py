@@ -20,7 +20,7 @@ from pathlib import Path
 
 from common.backoff import Backoff
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
-from common.relay.client_call import AnswerReceiver, AwaitedCall, ClientCall
+from common.relay.client_call import AwaitedCall, ClientCall
 from common.relay.client_connection import ClientConnection
 from common.relay.errors import VendorConnectionError, VendorUnreachable
 from common.sockets import FileId, file_id
@@ -83,30 +83,6 @@ class Channel:
         """Whether a connection is up."""
         return self._connection is not None and self._connection.usable
 
-    def start(
-        self,
-        receiver: AnswerReceiver,
-        method: str,
-        request: bytes,
-        *,
-        timeout_s: float | None = None,
-        to: str = "",
-        may_begin: Callable[[], bool] | None = None,
-    ) -> ClientCall:
-        """Start a call with one answer, whose end the receiver hears, maybe before this returns.
-
-        Args:
-            receiver: takes the answer.
-            method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
-            request: the request message.
-            timeout_s: the caller's remaining time, for the driver. The channel itself sets no limit.
-            to: the name of the driver that the call is for; empty for any.
-            may_begin: asked right before the request leaves. If it says no, the call fails with `VendorCallWithheld`.
-        """
-        call = ClientCall(self.open, receiver, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
-        self.open(call)
-        return call
-
     def call(
         self,
         method: str,
@@ -116,7 +92,7 @@ class Channel:
         to: str = "",
         may_begin: Callable[[], bool] | None = None,
     ) -> AwaitedCall:
-        """A call for a coroutine, with any number of answers. It starts when its first message is awaited."""
+        """A call for a coroutine. It starts when its first message is awaited. See `ClientCall`."""
         return AwaitedCall(self.open, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
 
     async def close(self) -> None:
@@ -131,7 +107,7 @@ class Channel:
             await next(iter(self._connections)).gone.wait()
 
     def open(self, call: ClientCall) -> None:
-        """Send a call's request on the current connection, or once one is dialled.
+        """Send a call's request on the current connection, or once one is dialled. The call's end may come at once.
 
         The call fails with `VendorUnreachable` if no connection can be made, and is not sent if another driver
         than its own serves the socket.

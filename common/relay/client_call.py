@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("csi_bridge.relay")
 
+_OK = Status(0)
+
 _PAUSES_S = (0.0, 0.01, 0.03, 0.1, 0.3)
 """The pauses before the attempts of a call that the driver did not begin. It may be restarting, or it has not noticed
 yet that other streams have ended."""
@@ -121,8 +123,9 @@ class ClientCall(Stream):
             self.queue.pop(self, None)
         if self.later is not None:
             self.later.cancel()
-        if self.connection is not None:
-            self.connection.cancel(self)
+        if self.connection is not None and self.connection.streams.get(self.stream_id) is self:
+            self.connection.leave(self)
+            self.connection.flush()
 
     # The connection's side.
 
@@ -141,7 +144,7 @@ class ClientCall(Stream):
         if self._has_headers or self._attempts == len(_PAUSES_S):
             self.fail(error)
         elif not self.over:
-            self.connection = None
+            self.connection, self.remote_ended = None, False
             self.later = asyncio.get_running_loop().call_later(_PAUSES_S[self._attempts], self.opener, self)
             self._attempts += 1
 
@@ -161,6 +164,8 @@ class ClientCall(Stream):
 
     def was_reset(self, code: int) -> None:
         assert self.connection is not None
+        self.remote_ended = True
+        self.connection.drop_outgoing(self.stream_id)
         self.connection.leave(self)
         if code == ErrorCode.REFUSED_STREAM:  # so it is safe to send it again (RFC 9113, 8.7)
             text = "the driver refused the call before it began (too many streams?)"
@@ -173,7 +178,9 @@ class ClientCall(Stream):
         connection = self.connection
         assert connection is not None
         if self.remote_ended:
-            connection.answered(self)
+            del connection.streams[self.stream_id]
+            if connection.outgoing or connection.queue or connection.retired:
+                connection.leave(self)
         found = dict(fields)
         if not self._has_headers:
             http_status, content_type = found.get(b":status", b""), found.get(b"content-type")
@@ -190,7 +197,8 @@ class ClientCall(Stream):
         if not self.remote_ended:
             return
         try:
-            status = status_of(found)
+            is_ok = found.get(b"grpc-status") == b"0" and not found.get(b"grpc-message")
+            status = _OK if is_ok else status_of(found)
         except ValueError as error:
             self._invalid(f"sent {error}")
             return
@@ -207,8 +215,6 @@ class ClientCall(Stream):
         """Take bytes of the answer's messages: the usual message comes whole in one frame."""
         connection = self.connection
         assert connection is not None
-        if self.remote_ended:
-            connection.answered(self)
         if not self._has_headers:
             self._invalid("sent data before response headers")
             return

@@ -48,6 +48,7 @@ class ClientConnection(Connection[ClientCall]):
         ready: done when the driver has proved that it speaks HTTP/2.
         retired: whether it takes no new calls.
         gone: set when it is over.
+        queue: the calls that wait for a stream.
     """
 
     def __init__(self, path: str, max_message_bytes: int, on_closed: Callable[["ClientConnection"], None]) -> None:
@@ -60,8 +61,7 @@ class ClientConnection(Connection[ClientCall]):
         self.gone = asyncio.Event()
         self._shut = False
         self._on_closed = on_closed
-        self._queue: dict[ClientCall, None] = {}
-        """The calls that wait for a stream."""
+        self.queue: dict[ClientCall, None] = {}
         self._is_leaving = False
         """Whether the driver has said that it goes, or has ended the connection."""
         self._doubts: list[tuple[ClientCall, Status]] = []
@@ -92,8 +92,8 @@ class ClientConnection(Connection[ClientCall]):
     def begin(self, call: ClientCall) -> None:
         """Open a stream for a call and send its request, once the driver's limit of streams allows."""
         if len(self.streams) >= self.peer_max_streams:
-            call.queue = self._queue
-            self._queue[call] = None
+            call.queue = self.queue
+            self.queue[call] = None
             return
         if call.may_begin is not None and not call.may_begin():
             call.fail(VendorCallWithheld())
@@ -125,9 +125,9 @@ class ClientConnection(Connection[ClientCall]):
 
     def _admit(self) -> None:
         """Begin the waiting calls for which there is room, or turn all away if the connection takes no more."""
-        while self._queue and (not self.usable or len(self.streams) < self.peer_max_streams):
-            call = next(iter(self._queue))
-            del self._queue[call]
+        while self.queue and (not self.usable or len(self.streams) < self.peer_max_streams):
+            call = next(iter(self.queue))
+            del self.queue[call]
             (self.begin if self.usable else self.turn_away)(call)
 
     def _close_if_idle(self) -> None:
@@ -136,29 +136,15 @@ class ClientConnection(Connection[ClientCall]):
 
     # For its calls (`client_call.ClientCall`).
 
-    def answered(self, call: ClientCall) -> None:
-        """End the stream of a call that the driver has answered, also if it has not read the whole request."""
-        del self.streams[call.stream_id]
-        if call.stream_id in self.outgoing:
-            self.out.append(rst_stream(call.stream_id, ErrorCode.CANCEL))
-        if self.outgoing or self._queue or self.retired:
-            self.leave(call)
-
     def leave(self, call: ClientCall) -> None:
-        """Let others have the place of a call whose stream is over."""
+        """Let others have the place of a call that has ended. Reset its stream, unless both sides have ended it."""
+        self.streams.pop(call.stream_id, None)
+        if self.open and (not call.remote_ended or call.stream_id in self.outgoing):
+            self.out.append(rst_stream(call.stream_id, ErrorCode.CANCEL))
         self.drop_outgoing(call.stream_id)
         self._admit()
         if self.retired:
             self._loop.call_soon(self._close_if_idle)  # its status may yet need a PING
-
-    def cancel(self, call: ClientCall) -> None:
-        """Cancel the call with RST_STREAM (CANCEL)."""
-        if self.streams.get(call.stream_id) is call:
-            if self.open:
-                self.reset(call.stream_id, ErrorCode.CANCEL)
-                self.flush()
-            self.streams.pop(call.stream_id, None)
-            self.leave(call)
 
     def judge(self, call: ClientCall, status: Status) -> None:
         """Tell a call whether its status, which is not OK, is the vendor's own: at once, or after a PING.

@@ -21,7 +21,6 @@ RESPONSE_HEADERS: list[Header] = [
 
 RESPONSE_BLOCK = encode(RESPONSE_HEADERS)
 OK_BLOCK = encode([(b"grpc-status", b"0")])
-_OK = Status(0)
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -126,8 +125,6 @@ def _cut(value: bytes, limit_bytes: int) -> bytes:
 def status_of(found: dict[bytes, bytes]) -> Status | None:
     """The status in trailers, or None if there is no `grpc-status`."""
     code, message = found.get(b"grpc-status"), found.get(b"grpc-message")
-    if code == b"0" and not message:
-        return _OK
     if code is None:
         return None
     if not code.isdigit() or len(code) > 9:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from common.link import Link
-    from common.relay.client_call import AnswerReceiver
+    from common.relay.client_call import ClientCall
 
 NAME = "d.example"
 CONTROLLER = "/csi.v1.Controller/"
@@ -48,24 +48,19 @@ def create(name: str = "pvc-1", **fields: Any) -> bytes:
 class FakeCall:
     """A call that a driver was asked for."""
 
-    def __init__(
-        self,
-        receiver: AnswerReceiver,
-        method: str,
-        request: bytes,
-        timeout_s: float | None,
-        may_begin: Callable[[], bool] | None,
-    ) -> None:
-        self.method, self.request, self.timeout_s, self.may_begin = method, request, timeout_s, may_begin
-        self.over = self.cancelled = False
-        self.failed = receiver.failed
-        self._receiver = receiver
+    def __init__(self, call: ClientCall) -> None:
+        self.method, self.request, self.timeout_s, self.may_begin = (
+            call.method, call.request, call.timeout_s, call.may_begin,
+        )  # fmt: skip
+        self.failed = call.receiver.failed
+        self._call = call
 
-    def cancel(self) -> None:
-        self.cancelled = True
+    @property
+    def cancelled(self) -> bool:
+        return self._call.over
 
     def answer(self, body: bytes = b"", code: int = 0) -> None:
-        self._receiver.answered(Status(code, "" if not code else "no"), None if code else body)
+        self._call.receiver.answered(Status(code, "" if not code else "no"), None if code else body)
 
 
 class FakeDriver(Driver):
@@ -79,21 +74,11 @@ class FakeDriver(Driver):
         self.calls: list[FakeCall] = []
         self.bug: Exception | None = None
 
-    def start(
-        self,
-        receiver: AnswerReceiver,
-        method: str,
-        request: bytes,
-        *,
-        timeout_s: float | None,
-        to: str = "",
-        may_begin: Callable[[], bool] | None = None,
-    ) -> FakeCall:
+    def open(self, call: ClientCall) -> None:
         if self.bug is not None:
             raise self.bug
-        assert to == NAME
-        self.calls.append(FakeCall(receiver, method, request, timeout_s, may_begin))
-        return self.calls[-1]
+        assert call.to == NAME
+        self.calls.append(FakeCall(call))
 
     async def stream(
         self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""

@@ -1,7 +1,7 @@
 """A call of the gRPC client whose end a receiver hears, without a task: what may happen before, during and after it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -74,8 +74,12 @@ async def channel(path: Path, vendor: Vendor) -> AsyncIterator[Channel]:
         yield channel
 
 
-def start(channel: Channel, receiver: AnswerReceiver, method: str = "/a/B") -> ClientCall:
-    return channel.start(receiver, method, b"request")
+def start(
+    channel: Channel, receiver: AnswerReceiver, method: str = "/a/B", may_begin: Callable[[], bool] | None = None
+) -> ClientCall:
+    call = ClientCall(channel.open, receiver, method, b"request", timeout_s=None, may_begin=may_begin)
+    channel.open(call)
+    return call
 
 
 async def test_a_kept_connection_serves_a_call_without_a_task_and_a_future(
@@ -181,9 +185,9 @@ async def test_a_call_that_was_cancelled_in_the_queue_is_not_sent_and_takes_no_m
     await vendor.asked(1)
     call = start(channel, waiting)
     (connection,) = channel._connections
-    assert list(connection._queue) == [call]
+    assert list(connection.queue) == [call]
     call.cancel()
-    assert not connection._queue
+    assert not connection.queue
     await vendor.answer(1, running)
     await asyncio.sleep(0.02)
     assert (vendor.streams, waiting.seen) == ([1], [])
@@ -228,7 +232,7 @@ async def test_a_call_whose_permission_ends_while_it_waits_is_not_sent(
         vendor.settings = wire(4, 0, 0, b"\0\3\0\0\0\1")
         start(channel, other)
         await vendor.asked(1)
-    call = channel.start(ends, "/a/B", b"request", may_begin=lambda: allowed)
+    call = start(channel, ends, may_begin=lambda: allowed)
     if waits_for == "its next attempt":
         await vendor.asked(1)
         await vendor.peers[0].send(wire(3, 0, 1, b"\0\0\0\7"))
