@@ -289,14 +289,6 @@ async def _drain(agent: Agent, uplink: Uplink) -> None:
     await agent.operations.drain()
 
 
-def _renewal(settings: AgentSettings) -> Renewal | None:
-    if not settings.is_joined:
-        return None
-    hubs = ", ".join(map(str, settings.hub))
-    log.info("node %s has joined the hub at %s; its certificate is %s", settings.node, hubs, settings.tls_cert)
-    return Renewal(Identity(settings.state_dir), settings.node, limits=settings.limits(), proxy=settings.proxy)
-
-
 async def run(flags: AgentFlags, stopping: asyncio.Event) -> None:
     """Run an agent until `stopping` is set, then drain it."""
     async with contextlib.AsyncExitStack() as opened:
@@ -335,7 +327,11 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         introduce("edge", settings.node, instance=instance.id, boot=instance.boot),
         controller_lease_s=math.ceil(lease.length_s),
     )
-    renewal = _renewal(settings)
+    renewal = None
+    if settings.is_joined:
+        hubs = ", ".join(map(str, settings.hub))
+        log.info("node %s has joined the hub at %s; its certificate is %s", settings.node, hubs, settings.tls_cert)
+        renewal = Renewal(Identity(settings.state_dir), settings.node, limits=settings.limits(), proxy=settings.proxy)
     uplink = Uplink(
         settings.hub,
         lambda: replace(hello, mark=mark.text),

@@ -295,14 +295,9 @@ class VolumePlugin:
     async def stats(self, published: Published) -> VolumeStats | None:
         """Return usage and health, as far as the driver has the capabilities; None without any of them."""
         driver = self._driver(published.driver)
-        path = (
-            self.layout.device_map(published.name, published.pod_uid)
-            if published.block
-            else self._dirs.target(published)
-        )
         found: VolumeStats | None = None
         if Has.GET_VOLUME_STATS in driver.capabilities:
-            request = node_requests.stats(published.handle, str(path))
+            request = node_requests.stats(published.handle, str(self._mount_point(published)))
             answer = await self._call(driver, "stats", node_requests.STATS, request)
             found = _understood(driver, "NodeGetVolumeStats", node_requests.read_stats, answer, driver.capabilities)
             if found is None:
@@ -333,19 +328,20 @@ class VolumePlugin:
 
     def is_mounted(self, what: Published | Staged, mounts: MountTable) -> bool:
         """Whether it is mounted at its target; a block volume of a pod, at its device map."""
-        if isinstance(what, Published) and what.block:
-            return mounts.is_mount_point(self.layout.device_map(what.name, what.pod_uid))
-        return self._is_at_target(what, mounts)
+        return mounts.is_mount_point(self._mount_point(what))
 
     def has_mounts(self, what: Published | Staged, mounts: MountTable) -> bool:
         """Whether any part of it is mounted."""
         # The device map is made after the driver has published. A publication whose answer was lost has only a target.
-        return self.is_mounted(what, mounts) or self._is_at_target(what, mounts)
+        return self.is_mounted(what, mounts) or mounts.is_mount_point(self._target(what))
 
-    def _is_at_target(self, what: Published | Staged, mounts: MountTable) -> bool:
-        if isinstance(what, Staged):
-            return mounts.is_mount_point(self._dirs.staging_target(what))
-        return mounts.is_mount_point(self._dirs.target(what))
+    def _mount_point(self, what: Published | Staged) -> Path:
+        if isinstance(what, Published) and what.block:
+            return self.layout.device_map(what.name, what.pod_uid)
+        return self._target(what)
+
+    def _target(self, what: Published | Staged) -> Path:
+        return self._dirs.staging_target(what) if isinstance(what, Staged) else self._dirs.target(what)
 
     def path(self, published: Published) -> Path:
         if published.block:

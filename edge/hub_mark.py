@@ -15,7 +15,6 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import NewerState
 from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.edge.hub_mark")
@@ -36,8 +35,6 @@ class HubMark:
             self.text = _fitting(found["mark"])
             if not set(hubs).isdisjoint(found.get("hubs", [])):
                 self.epoch = int(found["epoch"])
-        except NewerState:
-            raise
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -172,7 +172,8 @@ class VolumeManager:
         await self._fencing.keep_only(key for key, volume in self._volumes.items() if volume.rows.device is not None)
         acked = partial(self._in_use_acked, sole=False)  # a volume that goes by time has an attachment
         self._fencing.subscribe(self._fencing_changed, self._in_use_changed, acked)
-        self._forget_lost_claims()
+        if self._objects.ever_in_step:  # some may have been deleted while the agent did not run
+            self._forget_absent_claims(self._facts.claims())
         self._pods_changed(self.wanted.load(self._clock.monotonic()))
         for volume in list(self._volumes.values()):
             self._spawn(volume)
@@ -311,24 +312,15 @@ class VolumeManager:
     def _objects_changed(self, changed: frozenset[Ref]) -> None:
         if not self._running:
             return
-        for ref in changed:
-            if ref.kind == "PersistentVolumeClaim" and self._is_absent(ref):
-                self._facts.forget_claim(ref.namespace, ref.name)
+        self._forget_absent_claims(changed)
         self._pods_changed(self.wanted.update(changed, self._clock.monotonic()))
         self._look_at_trust()
 
-    def _forget_lost_claims(self) -> None:
-        # those that were deleted while the agent did not run
-        if self._objects.ever_in_step:
-            for ref in self._facts.claims():
-                if self._is_absent(ref):
+    def _forget_absent_claims(self, refs: Iterable[Ref]) -> None:
+        for ref in refs:
+            with contextlib.suppress(OSError):  # it may exist
+                if ref.kind == "PersistentVolumeClaim" and self._objects.get(ref) is None:
                     self._facts.forget_claim(ref.namespace, ref.name)
-
-    def _is_absent(self, ref: Ref) -> bool:
-        try:
-            return self._objects.get(ref) is None
-        except OSError:  # it may exist
-            return False
 
     def _drivers_changed(self) -> None:
         if not self._running:
@@ -440,15 +432,11 @@ class VolumeManager:
             self._spawn(volume)  # a pod wanted it again while `run` ended
         elif self._volumes.get(volume.key) is volume:
             del self._volumes[volume.key]
-            self._let_go(volume.key)
+            if self._fencing.is_held(volume.key):  # for a staging which never came
+                self._start(self._let_go_unless_wanted(volume.key), f"let go {volume.key}")
             self._tell_in_use()
             self._start_cleaning()
         self._tell()
-
-    def _let_go(self, key: VolumeKey) -> None:
-        # it was held for a staging which never came
-        if self._fencing.is_held(key):
-            self._start(self._let_go_unless_wanted(key), f"let go {key}")
 
     async def _let_go_unless_wanted(self, key: VolumeKey) -> None:
         if key not in self._volumes:
