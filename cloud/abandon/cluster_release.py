@@ -140,7 +140,6 @@ class ClusterRelease:
 
 
 def _plural(kind: str) -> str:
-    """A kind as `cloud.kube.may` takes it."""
     resource = RESOURCES[kind]
     group = resource.group.split("/")[1:-1]
     return ".".join([resource.plural, *group])

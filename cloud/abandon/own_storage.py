@@ -12,8 +12,10 @@ Rules:
 """
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 from cloud.kinds.fields import Body, part
+from cloud.kinds.persistentvolumes import handle_of
 from common.node_selector import choices
 
 Owner = Callable[[str, str, str], str]
@@ -26,15 +28,15 @@ def own_volumes(
     volumes: Iterable[Body], node: str, owner: Owner, elsewhere: Collection[Handle] = frozenset()
 ) -> list[Body]:
     """The PersistentVolumes of a node's own storage. Other nodes have made those `elsewhere`."""
-    found = [it for it in volumes if _handle_of(it)[1] and _handle_of(it) not in elsewhere]
-    return [it for it in found if _is_tied(it, node, owner)]
+    found = ((it, handle) for it in volumes if (handle := handle_of(it)) is not None and handle not in elsewhere)
+    return [it for it, (driver, _) in found if _is_tied(it, node, partial(owner, driver))]
 
 
 def own_contents(
     contents: Iterable[Body], own: Iterable[Body], others: Iterable[Body], made: Collection[Handle]
 ) -> list[Body]:
     """The VolumeSnapshotContents or VolumeGroupSnapshotContents of a node's own storage; it alone has `made` these."""
-    handles, found = {_handle_of(it) for it in own} - {_handle_of(it) for it in others}, []
+    handles, found = {handle_of(it) for it in own} - {handle_of(it) for it in others}, []
     for content in contents:
         driver, source = str(part(content, "spec").get("driver", "")), part(content, "spec", "source")
         volumes = (source.get("volumeHandle", ""), *(source.get("volumeHandles") or ()))
@@ -46,17 +48,10 @@ def own_contents(
     return found
 
 
-def _handle_of(volume: Body) -> Handle:
-    """Driver and handle of a PersistentVolume; empty ones if it is not of a CSI driver."""
-    csi = part(volume, "spec", "csi")
-    return str(csi.get("driver", "")), str(csi.get("volumeHandle", ""))
-
-
-def _is_tied(volume: Body, node: str, owner: Owner) -> bool:
+def _is_tied(volume: Body, node: str, owner: Callable[[str, str], str]) -> bool:
     """Whether each term of its nodeAffinity requires a segment of this node alone."""
-    driver = _handle_of(volume)[0]
     terms = part(volume, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or ()
     return bool(terms) and all(
-        any(values and all(owner(driver, key, value) == node for value in values) for key, values in choices(term))
+        any(values and all(owner(key, value) == node for value in values) for key, values in choices(term))
         for term in terms
     )

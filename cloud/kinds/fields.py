@@ -81,7 +81,6 @@ class Fields:
         return self._word(name, is_name, wanted, required=required)
 
     def label(self, name: str, *, required: bool = False) -> str:
-        """The name of a namespace, or of a volume in a pod."""
         wanted = "must be a name: lower-case letters, digits and '-', at most 63 of them"
         return self._word(name, is_label, wanted, required=required)
 
@@ -90,7 +89,6 @@ class Fields:
         return self._word(name, is_uid, wanted, required=False)
 
     def driver(self, name: str) -> str:
-        """The name of a CSI driver, which may have capitals."""
         wanted = "must be a CSI driver's name: letters, digits, '-' and '.', at most 63 of them"
         return self._word(name, is_driver_name, wanted, required=True)
 
@@ -105,7 +103,6 @@ class Fields:
         return None if value is None else bool(value)
 
     def number(self, name: str) -> int | None:
-        """A whole number that is not negative."""
         value = self._value(name, int, "a whole number", required=False)
         if value is not None and (isinstance(value, bool) or not 0 <= value <= _LARGEST_NUMBER):
             self.refuse(name, "must be a whole number that is not negative and has at most 63 bits")
@@ -122,7 +119,6 @@ class Fields:
         return value
 
     def quantity(self, name: str, *, required: bool = False) -> int | None:
-        """An amount such as 1Gi, or a plain number."""
         if not self.has(name) and not required:
             return None
         value = self.body.get(name)

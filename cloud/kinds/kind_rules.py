@@ -31,7 +31,6 @@ class KindRules:
 
 
 def check_metadata(fields: Fields, *, rules: KindRules) -> None:
-    """Check the metadata of an object of any kind. Raises FieldError."""
     metadata = fields.part("metadata", required=True)
     if rules.kind == "CSIDriver":
         metadata.driver("name")

@@ -71,7 +71,6 @@ def conditions_with(node: Body, new: Body, *, at: str) -> list[Body]:
 
 
 def state_of(fields: Fields) -> NodeState:
-    """The state of an untrimmed Node. Raises FieldError."""
     status = fields.part("status")
     conditions = {it.text("type"): it for it in status.parts("conditions")}
     ready, problem = conditions.get("Ready", Fields({})), conditions.get(PROBLEM, Fields({}))

@@ -122,13 +122,12 @@ class KubernetesRecords:
             self._adopters[kind] = adopt
 
     def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
-        last = None
-        done = asyncio.get_running_loop().create_future()
+        loop, last = asyncio.get_running_loop(), None
+        done = loop.create_future()
+        done.set_result(None)
         for change in changes:
-            done = asyncio.get_running_loop().create_future()
+            done = loop.create_future()
             last = self._add(_Write(next(self._numbers), change, done=done, after=last))
-        if last is None:
-            done.set_result(None)
         return done
 
     def put(self, change: Change) -> None:
@@ -217,7 +216,6 @@ class KubernetesRecords:
         return [write for write in it.waiting if write.is_ready and (write.due <= now or self._closing)]
 
     async def _send(self, it: _Queue, ready: list[_Write]) -> None:
-        """Make one attempt at some changes, and end their waiting."""
         for write in list(ready):
             if write.after is not None and (error := _error_of(write.after)) is not None:
                 ready.remove(write)

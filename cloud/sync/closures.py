@@ -82,11 +82,9 @@ class Closures:
         return self._source.is_ready
 
     def is_known(self, node: str) -> bool:
-        """Whether every object that the node's closure looks up exists or is known not to exist."""
         return self.is_ready and all(map(self._source.knows, self._closure(node).looked_up))
 
     def is_unknown(self, node: str, ref: Ref) -> bool:
-        """Whether the node's closure looks up an object that the source does not know."""
         return ref in self._closure(node).looked_up and not self._source.knows(ref)
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
@@ -202,7 +200,6 @@ class Closures:
                 log.exception("telling node %s of a change failed", node)
 
     def _note(self, closure: "_Closure") -> None:
-        """Update `_users` from a closure, and tell the source which objects are in use."""
         for ref in list(closure.unnoted):
             if ref in closure.looked_up:
                 request = closure.requests.get(ref)
@@ -260,7 +257,6 @@ class _Bound:
 
 
 def _place(ref: Ref, body: Body | None) -> tuple[str, str] | None:
-    """The node and, for an attachment, the volume's name."""
     if body is None:
         return None
     if ref.kind == "Pod":
@@ -294,7 +290,6 @@ class _Closure:
         return self._stamps
 
     def change(self, refs: set[Ref]) -> None:
-        """Repeat the walks of the pods that depend on these changed objects."""
         before, self._stamps = self._stamps, None
         stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self.looked_up.get(ref, ())}
         stale |= {ref for ref in refs if ref.kind == "Pod"}

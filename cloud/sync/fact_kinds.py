@@ -100,7 +100,6 @@ def keep(body: Body, ref: Ref) -> Body:
 
 
 def as_object(ref: Ref, body: Body) -> dict[str, Any]:
-    """A fact's body as a Kubernetes object, for people."""
     named = {"name": ref.name, **({"namespace": ref.namespace} if ref.namespace else {})}
     versions = NODE_KINDS | CLUSTER_KINDS | NAMESPACED_KINDS
     metadata = {**named, **body.get("metadata", {})}

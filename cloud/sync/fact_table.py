@@ -95,7 +95,6 @@ class FactTable:
         records.watch(Kind.MACHINE, lambda key: self._machine(*key))
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
-        """A node's facts, without Events."""
         return self._facts.get(node, {})
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
@@ -110,16 +109,13 @@ class FactTable:
         return self._rights.believed(node, ref, fact.body) if fact is not None else None
 
     def judge_again(self, node: str) -> None:
-        """The hub may believe a node other things than before."""
         if Ref("Node", "", node) in self.of(node):
             self._retold()
 
     def tellers(self, ref: Ref) -> Collection[str]:
-        """The nodes with a fact about a claim, which may not exist yet."""
         return tuple(self._tellers.get(ref, ()))
 
     def users(self, volume: str) -> Collection[str]:
-        """The nodes that list a volume as in use, by its name in `volumesInUse`."""
         return self._users.get(volume, frozenset())
 
     def nodes(self) -> Iterator[str]:

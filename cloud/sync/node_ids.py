@@ -12,7 +12,6 @@ _MOST_SHOWN: Final = 10  # nodes in a sentence
 
 
 def id_conflicts(facts: Mapping[str, Mapping[Ref, Fact]]) -> Iterator[str]:
-    """A sentence for each driver and id that several nodes have, of the facts by node."""
     holders: dict[tuple[str, str], set[str]] = {}
     for node, told in facts.items():
         fact = told.get(Ref("CSINode", "", node))

@@ -114,7 +114,6 @@ class SyncServer:
                 self._sink.down(node)
 
     async def serve_observe(self, stream: Stream, node: str) -> None:
-        """Leave a node to its kubelet until the agent's link is gone."""
         order = self._orders.setdefault(node, asyncio.Lock())
         with self._counted(node):
             await self._meet(stream, node, order)
@@ -127,7 +126,6 @@ class SyncServer:
                 pass
 
     async def _meet(self, stream: Stream, node: str, order: asyncio.Lock) -> None:
-        """Note the machine at the other end, before it changes any fact of the node."""
         meet = partial(self._sink.meet, node, stream.link.peer.instance)
         async with order:
             try:

@@ -66,7 +66,6 @@ def _is_about(fact: Body, claim: Body) -> bool:
 
 
 def _change(status: Body, told: Body) -> Body:
-    """The changes to a claim's status; empty if it is right."""
     size, told_size = _storage_bytes(status, "capacity"), _storage_bytes(told, "capacity")
     change: dict[str, Any] = {}
     if told_size > size:

@@ -108,7 +108,6 @@ class CSINodeWriter(Writer):
         return await self._write_entries(found, without={name}, added=entry)
 
     async def _write_entries(self, found: Body, *, without: Collection[str], added: Body | None = None) -> Body:
-        """Write the CSINode without some drivers' entries, and with a new one, and note the hub's entries."""
         entries = [it for it in _entries(found) if it["name"] not in without]
         ours = set(written_drivers(found)).difference(without)
         if added is not None:

@@ -91,7 +91,6 @@ def _is_same(found: Body, told: Body) -> bool:
 
 
 def _is_void(error: KubeError) -> bool:
-    """Whether the same event can never be written."""
     return error.code in {400, 404, 422} or (error.code == 403 and _ENDING in str(error))
 
 

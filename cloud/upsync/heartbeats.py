@@ -157,7 +157,6 @@ class Heartbeats:
             return await self._look(node, heart)
 
     async def _look(self, node: str, heart: _Heart) -> bool:
-        """Look at the Node, and write that it is ready. Returns whether it exists and is the hub's."""
         heart.look_at = math.inf  # a doubt that comes from now on sets another look: the answer may be older
         if (found := await self._find(node, heart)) is None:
             return False

@@ -28,12 +28,10 @@ def written_drivers(body: Body) -> frozenset[str]:
 
 
 def remember_drivers(drivers: Collection[str]) -> dict[str, Any]:
-    """The annotation, for a merge patch, that stores the drivers for `written_drivers`."""
     return {_DRIVERS: json.dumps(sorted(drivers), separators=(",", ":")) if drivers else None}
 
 
 def unmarked(body: Body) -> dict[str, Any]:
-    """The annotations, for a merge patch, that remove the hub's marks; empty if the object has none."""
     return {name: None for name in (MADE_BY, _DRIVERS) if annotation(body, name)}
 
 

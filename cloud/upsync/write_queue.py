@@ -92,7 +92,6 @@ class WriteQueue(Generic[K]):
                 del self._tasks[key]
 
     async def _try(self, key: K) -> bool:
-        """Write a key's present state. Returns whether that succeeded."""
         async with self._slots:
             added = self._added[key]
             try:

@@ -118,7 +118,6 @@ class WrittenFacts(FactSink):
             self._hearts.down(node)
 
     def observed(self, node: str) -> None:
-        """Hand the node over to its kubelet: remove the hub's marks, and write no fact of it."""
         self._observed.add(node)
         self._in_use.end(node)
         for ref in (Ref(handover.KIND, "", node), *self._table.of(node)):
@@ -188,7 +187,6 @@ class WrittenFacts(FactSink):
             self._add((node, ref))
 
     async def forget(self, node: str) -> None:
-        """Forget a node that is gone for good, and delete the objects that the hub made for it. Raises OSError."""
         self._in_use.end(node)
         told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._table.of(node)))
         self._buckets.pop(node, None)

@@ -88,7 +88,6 @@ class OnDemand:
         self._known.discard(ref)
 
     def knows(self, ref: Ref) -> bool:
-        """Whether the API server has answered for this object."""
         return ref in self._known
 
     def problems(self) -> list[str]:

@@ -56,7 +56,6 @@ class TokenMinter:
         return f"{self._requests[ref].pod} gets no new tokens for its volumes' drivers: {error}"
 
     async def _mint(self, request: TokenRequest, audience: str, seconds: int) -> tuple[Body, float]:
-        """Make one token. Returns it, and its life in seconds."""
         bound = {"apiVersion": "v1", "kind": "Pod", "name": request.pod.name, "uid": request.uid}
         spec = {
             "audiences": [audience] if audience else [],  # without any it is for the API server

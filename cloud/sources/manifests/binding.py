@@ -89,7 +89,6 @@ class _Binding:
         self._users = self._claim_users()
 
     def made(self) -> Iterator[tuple[Ref, Body]]:
-        """Every object that is made up, or that differs from the written one."""
         self._bind()
         for ref in self._refs(CLAIM):
             yield ref, self._claim(ref)
@@ -160,7 +159,6 @@ class _Binding:
         return [(refs[claim], refs[volume]) for claim, volume in last if refs.keys() >= {claim, volume}]
 
     def _is_free(self, volume: Ref) -> bool:
-        """Whether a volume is and was no claim's, and names none."""
         is_taken = volume in self._claim_of or self._key(volume) in self._kept.claim_of
         return not (is_taken or self._bodies[volume]["spec"].get("claimRef"))
 
@@ -195,13 +193,11 @@ class _Binding:
         return claim not in self._volume_of and self._key(claim) in self._kept.volume_of
 
     def _may_have(self, claim: Ref, volume: Ref) -> bool:
-        """Whether a claim that names no volume may be bound to a free one."""
         wanted, given = self._bodies[claim], self._bodies[volume]
         is_match = not matching.mismatch(wanted, given) and matching.is_selected(wanted, given)
         return is_match and self._fits_users(claim, given)
 
     def _fits_users(self, claim: Ref, volume: Body) -> bool:
-        """Whether a volume is for the nodes of the claim's pods, if the claim's class waits for these."""
         storage_class = self._bodies.get(Ref("StorageClass", "", matching.class_of(self._bodies[claim])), {})
         if storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
             return True

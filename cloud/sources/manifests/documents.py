@@ -125,13 +125,10 @@ class _Composer:
     """Makes values from the parser's events."""
 
     def __init__(self, parser: yaml.CSafeLoader) -> None:
-        self._parser = parser
+        self._next: Callable[[], Any] = parser.get_event
 
     def document(self) -> Document:
         return Document(*self._value(self._next(), 0))
-
-    def _next(self) -> Any:
-        return self._parser.get_event()
 
     def _value(self, event: Any, depth: int) -> tuple[Any, Place]:
         line = event.start_mark.line + 1

@@ -21,7 +21,6 @@ _CLASS_BEFORE: Final = "volume.beta.kubernetes.io/storage-class"
 
 
 def class_of(body: Body) -> str:
-    """The StorageClass of a claim or a volume; empty if it has none."""
     annotations = body["metadata"].get("annotations", {})
     return str(annotations.get(_CLASS_BEFORE, body["spec"].get("storageClassName") or ""))
 
