@@ -40,11 +40,7 @@ ORPHAN, GHOST, STRAY, DOUBT = "orphan", "ghost", "stray", "doubt"
 
 LEAKS: Final = (ORPHAN, GHOST, STRAY, DOUBT)
 
-_MADE_BY: Final = {
-    "CreateVolume": VOLUME,
-    "CreateSnapshot": SNAPSHOT,
-    "CreateVolumeGroupSnapshot": SNAPSHOT,
-}
+_MADE_BY: Final = {"CreateVolume": VOLUME, "CreateSnapshot": SNAPSHOT, "CreateVolumeGroupSnapshot": SNAPSHOT}
 """The kind of things that a method makes, as far as drivers list them."""
 
 _SHOWN_IDS: Final = 5

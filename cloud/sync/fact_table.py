@@ -55,12 +55,7 @@ class FactTable:
     """The facts of all nodes."""
 
     def __init__(
-        self,
-        records: Records,
-        rights: NodeRights,
-        *,
-        guarded_only: bool = False,
-        quota_bytes: int = FACT_QUOTA_BYTES,
+        self, records: Records, rights: NodeRights, *, guarded_only: bool = False, quota_bytes: int = FACT_QUOTA_BYTES
     ) -> None:
         """Read all recorded facts. Raises SettingsError if the records are damaged.
 

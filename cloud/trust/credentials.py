@@ -21,12 +21,7 @@ class Credentials:
     """Judges the certificates of one hub's peers."""
 
     def __init__(
-        self,
-        denials: Denials,
-        generations: Generations,
-        authorities: Authorities,
-        *,
-        require_rights: bool,
+        self, denials: Denials, generations: Generations, authorities: Authorities, *, require_rights: bool
     ) -> None:
         self._denials, self._generations = denials, generations
         self._authorities, self._require_rights = authorities, require_rights

@@ -20,6 +20,7 @@ from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
 from tests.kit.cluster_objects import as_yaml, claim, driver, node, pod, volume
+from tests.kit.memory_records import MemoryRecords
 from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import until
 
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DATA = Ref("PersistentVolumeClaim", "default", "data")
+
+
+def manifests_of(directory: Path, table: FactTable | None = None, *, bindings: Path | None = None) -> Manifests:
+    table = table or FactTable(MemoryRecords(), TRUSTING)
+    return Manifests(directory, table, bindings or directory.parent / "bindings.json")
 
 
 @asynccontextmanager
@@ -76,7 +82,7 @@ def directory(tmp_path: Path) -> Path:
 
 async def test_what_is_written_reaches_the_node_and_what_is_deleted_leaves_it(directory: Path) -> None:
     put(directory / "web.yaml", *WEB)
-    async with running(Manifests(directory)) as closures:
+    async with running(manifests_of(directory)) as closures:
         await until(lambda: closures.is_ready, what="readiness")
         assert held(closures) == WEBS
         told: list[set[str]] = []
@@ -95,7 +101,7 @@ async def test_a_broken_file_is_told_once_keeps_what_it_held_and_is_told_again_w
 ) -> None:
     caplog.set_level(logging.INFO, "csi_bridge")
     empty = f"{directory} has no manifest yet: no node is told anything until it has one"
-    manifests = Manifests(directory)
+    manifests = manifests_of(directory)
     async with running(manifests) as closures:
         await until(lambda: empty in caplog.messages, what="line of the empty directory")
         assert (closures.is_ready, manifests.problems()) == (False, [])
@@ -121,7 +127,7 @@ async def test_a_broken_file_is_told_once_keeps_what_it_held_and_is_told_again_w
 async def test_with_a_file_broken_from_the_start_nobody_is_told_anything(directory: Path) -> None:
     put(directory / "a.yaml", *WEB)
     (directory / "b.yaml").write_text("b: [")
-    manifests = Manifests(directory)
+    manifests = manifests_of(directory)
     async with running(manifests) as closures:
         await until(lambda: len(manifests.problems()) == 2, what="problem")
         assert not closures.is_ready
@@ -138,7 +144,7 @@ async def test_a_mistake_in_here_is_a_problem_and_the_next_look_goes_on(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(directory / "web.yaml", *WEB)
-    manifests = Manifests(directory)
+    manifests = manifests_of(directory)
     async with running(manifests) as closures:
         await until(lambda: closures.is_ready, what="readiness")
         with monkeypatch.context() as broken:
@@ -161,7 +167,7 @@ async def test_a_mistake_in_here_is_a_problem_and_the_next_look_goes_on(
 async def test_a_directory_that_comes_goes_and_comes_back_takes_nothing_along(directory: Path) -> None:
     away = directory.with_name("away")
     move(directory, away)
-    manifests = Manifests(directory)
+    manifests = manifests_of(directory)
     async with running(manifests) as closures:
         await until(manifests.problems, what="problem")
         assert not closures.is_ready
@@ -188,7 +194,7 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
 
     records = SqliteRecords(tmp_path / "state")
     table = FactTable(records, TRUSTING)
-    async with running(Manifests(directory, table)) as closures:
+    async with running(manifests_of(directory, table)) as closures:
         await until(lambda: closures.is_ready, what="readiness")
         assert size(closures) == "1Gi"
         put(directory / "web.yaml", WEB[0], asking, volume("v", size="2Gi"), driver())
@@ -203,7 +209,7 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
         await until(lambda: size(closures) == "2Gi", what="new size")
     await records.close()
     records = SqliteRecords(tmp_path / "state")
-    async with running(Manifests(directory, FactTable(records, TRUSTING))) as closures:
+    async with running(manifests_of(directory, FactTable(records, TRUSTING))) as closures:
         await until(lambda: closures.is_ready, what="readiness after a restart")
         assert size(closures) == "2Gi"
     await records.close()
@@ -219,7 +225,7 @@ async def test_a_pair_counts_once_it_is_on_the_disk_and_stays_after_a_restart_un
         found = closures.read(DATA)
         return str(found.read()["spec"]["volumeName"]) if found else ""
 
-    manifests = Manifests(directory, bindings=bindings)
+    manifests = manifests_of(directory, bindings=bindings)
     async with running(manifests) as closures:
         await until(manifests.problems, what="problem")
         assert "bindings.json cannot be written (No such file or directory), and no" in manifests.problems()[0]
@@ -230,7 +236,7 @@ async def test_a_pair_counts_once_it_is_on_the_disk_and_stays_after_a_restart_un
     put(directory / "more.yaml", volume("better"))
     for damage, volumes in ((b"", "v"), (b"[", "better")):
         bindings.write_bytes(damage or bindings.read_bytes())
-        async with running(Manifests(directory, bindings=bindings)) as closures:
+        async with running(manifests_of(directory, bindings=bindings)) as closures:
             await until(lambda: closures.is_ready, what="readiness after a restart")
             assert bound(closures) == volumes
     assert f"{bindings} cannot be used, so claims that name no volume are matched anew" in caplog.text
@@ -251,7 +257,7 @@ async def test_the_loop_goes_on_while_ten_thousand_objects_are_read(directory: P
     write_many(directory)
     longest = 0.0
     loop = asyncio.get_running_loop()
-    async with running(Manifests(directory)) as closures:
+    async with running(manifests_of(directory)) as closures:
         last = loop.time()
         while not closures.is_ready:
             await asyncio.sleep(0.005)

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from cloud.sources.manifests.binding import Binder, Told
 from cloud.sources.manifests.manifest_files import SETTLE_S, ManifestFiles, Now
-from cloud.sources.manifests.pairs import Pairs, read_pairs, write_pairs
+from cloud.sources.manifests.pairs import read_pairs, write_pairs
 from cloud.sources.source import Item, Source
 from common.objects import Ref
 
@@ -42,13 +42,12 @@ class Facts(Protocol):
 class Manifests(Source):
     """A source that reads a directory. `run()` does the work."""
 
-    def __init__(self, directory: Path, facts: Facts | None = None, bindings: Path | None = None) -> None:
+    def __init__(self, directory: Path, facts: Facts, bindings: Path) -> None:
         """`bindings` is the file of the pairs that are bound. Raises NewerState if a newer hub wrote it."""
         super().__init__()
-        self._directory, self._facts = directory, facts
+        self._directory, self._facts, self._bindings = directory, facts, bindings
         self._files = ManifestFiles(directory)
-        self._bindings = bindings
-        self._stored = read_pairs(bindings) if bindings is not None else Pairs()
+        self._stored = read_pairs(bindings)
         self._binder = Binder(self._stored)
         self._bound: tuple[object, Told] | None = None  # the files' objects and the reports that were bound last
         self._items: Mapping[Ref, Item] = {}
@@ -66,21 +65,21 @@ class Manifests(Source):
         return found
 
     async def run(self) -> None:
-        with contextlib.ExitStack() as stack:
-            if self._facts is not None:
-                stack.callback(self._facts.subscribe(self._wake.set))
+        unsubscribe = self._facts.subscribe(self._wake.set)
+        try:
             while True:
                 self._wake.clear()
                 await self._load()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SETTLE_S + _TICK_S if self._files.unsettled else _SCAN_S):
                         await self._wake.wait()
+        finally:
+            unsubscribe()
 
     async def _load(self) -> None:
-        told = self._facts.told() if self._facts is not None else Told()
         now = Now(steady=time.monotonic(), wall=time.time())
         try:
-            changes = await asyncio.to_thread(self._scan, told, now)
+            changes = await asyncio.to_thread(self._scan, self._facts.told(), now)
         except Exception:  # the hub also carries calls
             if _FAILED not in self._problems:
                 log.exception("reading %s failed", self._directory)
@@ -100,13 +99,13 @@ class Manifests(Source):
             self._is_named_empty = True
 
     def _scan(self, told: Told, now: Now) -> Mapping[Ref, Item | None]:
-        """Scan, and bind again if files or reports have changed. Runs in the thread. Returns the changed objects."""
+        """Scan, and bind again if files or reports have changed. Runs in the thread. Returns all objects then."""
         self._files.scan(now)
         objects = self._files.objects
         if objects is None or (self._bound is not None and self._bound[0] is objects and self._bound[1] is told):
             return {}
         bound = self._binder.bind(objects, told)
-        if self._bindings is not None and self._stored != self._binder.pairs:
+        if self._stored != self._binder.pairs:
             try:
                 write_pairs(self._bindings, self._binder.pairs)
             except OSError as error:  # after a restart, the claim would perhaps get another volume
@@ -114,15 +113,6 @@ class Manifests(Source):
                 self._unbound = {**self._unbound, "bindings": f"{self._bindings} {why}"}
                 return {}
             self._stored = self._binder.pairs
-        changes = _changes(self._items, bound.items)
+        gone = self._items.keys() - bound.items.keys()
         self._bound, self._items, self._unbound = (objects, told), bound.items, bound.problems
-        return changes
-
-
-def _changes(old: Mapping[Ref, Item], new: Mapping[Ref, Item]) -> dict[Ref, Item | None]:
-    changes: dict[Ref, Item | None] = dict.fromkeys(old.keys() - new.keys())
-    for ref, item in new.items():
-        known = old.get(ref)
-        if known is None or known.stamp != item.stamp:
-            changes[ref] = item
-    return changes
+        return {**dict.fromkeys(gone), **bound.items}
