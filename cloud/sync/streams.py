@@ -48,12 +48,8 @@ _MOST_REFUSALS = 10  # the refusals of one stream that are logged: a node could 
 class SyncServer:
     """Serves the streams of all nodes."""
 
-    def __init__(
-        self, closures: Closures, sink: FactSink, *, patience_s: float = PATIENCE_S, retry_s: float = RETRY_S
-    ) -> None:
-        self._patience_s, self._retry_s = patience_s, retry_s
-        self._closures = closures
-        self._sink = sink
+    def __init__(self, closures: Closures, sink: FactSink) -> None:
+        self._closures, self._sink = closures, sink
         # A lock for each node, held while one of its facts is being stored
         self._orders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[str]] = set()  # tasks that store facts; they may outlive their streams
@@ -98,7 +94,7 @@ class SyncServer:
         while not self._closures.is_ready:
             await _next(news)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(PATIENCE_S):
                 while not self._closures.is_known(node):
                     await _next(news)
 
@@ -107,7 +103,7 @@ class SyncServer:
         with self._counted(node):
             await self._meet(stream, node, order)
             self._sink.up(node)
-            facts = _Facts(self._sink, node, order, self._tasks, self._retry_s)
+            facts = _Facts(self._sink, node, order, self._tasks)
             try:
                 await _within_rules(stream, learn(stream, facts), node)
             finally:
@@ -120,7 +116,7 @@ class SyncServer:
             self._sink.observed(node)
             trouble = f"the facts of node {node} cannot be removed"
             async with order:
-                await _tried(partial(self._sink.void, node), trouble, self._retry_s)
+                await _tried(partial(self._sink.void, node), trouble)
             log.info("node %s is served by a kubelet: the hub sends it no objects and writes none of its facts", node)
             async for _ in stream:  # the agent sends nothing
                 pass
@@ -129,7 +125,7 @@ class SyncServer:
         meet = partial(self._sink.meet, node, stream.link.peer.instance)
         async with order:
             try:
-                await _tried(meet, f"the machine of node {node} cannot be stored", self._retry_s)
+                await _tried(meet, f"the machine of node {node} cannot be stored")
             except ValueError as error:
                 raise NotCarried("a sync stream", str(error)) from error
 
@@ -168,10 +164,8 @@ class _Closure:
 class _Facts:
     """One node's facts (`common.sync_stream.Copy`)."""
 
-    def __init__(
-        self, sink: FactSink, node: str, order: asyncio.Lock, tasks: set[asyncio.Task[str]], retry_s: float
-    ) -> None:
-        self._sink, self._node, self._order, self._tasks, self._retry_s = sink, node, order, tasks, retry_s
+    def __init__(self, sink: FactSink, node: str, order: asyncio.Lock, tasks: set[asyncio.Task[str]]) -> None:
+        self._sink, self._node, self._order, self._tasks = sink, node, order, tasks
         self._refusals = 0
 
     def sums(self) -> bytes:
@@ -205,7 +199,7 @@ class _Facts:
                 else partial(self._sink.drop, self._node, change.ref, change.uid)
             )
             try:
-                await _tried(work, f"a fact of node {self._node} cannot be stored", self._retry_s)
+                await _tried(work, f"a fact of node {self._node} cannot be stored")
             except ValueError as error:
                 self._refusals += 1
                 if self._refusals <= _MOST_REFUSALS:
@@ -221,7 +215,7 @@ async def _next(news: asyncio.Event) -> None:
     await news.wait()
 
 
-async def _tried(work: Callable[[], Awaitable[object]], trouble: str, retry_s: float) -> None:
+async def _tried(work: Callable[[], Awaitable[object]], trouble: str) -> None:
     last = ""
     while True:
         try:
@@ -230,7 +224,7 @@ async def _tried(work: Callable[[], Awaitable[object]], trouble: str, retry_s: f
             if str(error) != last:
                 last = str(error)
                 log.error("%s; it is tried again: %s", trouble, last)  # noqa: TRY400  # not a bug
-            await asyncio.sleep(retry_s)
+            await asyncio.sleep(RETRY_S)
         else:
             return
 

@@ -51,8 +51,8 @@ class JoinLinks(ServedByTasks):
 
     origin = Origin.HUB
 
-    def __init__(self, enrolment: Enrolment, *, most: int = MOST, life_s: float = LIFE_S) -> None:
-        self._enrolment, self._most, self._life_s = enrolment, most, life_s
+    def __init__(self, enrolment: Enrolment) -> None:
+        self._enrolment = enrolment
         self._links: dict[Link, _EndTimer] = {}  # each with the end of its timer; the oldest first
         self._requests: WeakKeyDictionary[Link, int] = WeakKeyDictionary()  # by link: how many it has made
         self._draining = False
@@ -69,9 +69,9 @@ class JoinLinks(ServedByTasks):
         elif link.peer.role != "edge":
             link.refuse(HandshakeRefused(Reason.ROLE, "this port is for edge nodes that join: csi-bridge edge join"))
         else:
-            if len(self._links) >= self._most:
+            if len(self._links) >= MOST:
                 self._drop_one()
-            timer = link.loop.call_later(self._life_s, link.goodbye, Reason.DONE, "a join takes less time")
+            timer = link.loop.call_later(LIFE_S, link.goodbye, Reason.DONE, "a join takes less time")
             self._links[link] = timer.cancel
             link.accept(1)
 
@@ -98,7 +98,7 @@ class JoinLinks(ServedByTasks):
             by_address[group_of(link.peer_identity.host)].append(link)
         address, links = max(by_address.items(), key=lambda item: len(item[1]))
         log.warning(
-            "the join listener has %d links, and ends one of %s: it has %d", self._most, address, len(links),
+            "the join listener has %d links, and ends one of %s: it has %d", MOST, address, len(links),
             extra=of_peer(address),
         )  # fmt: skip
         self._links.pop(links[0])()

@@ -14,6 +14,7 @@ import pytest
 
 from cloud.kube import KubeError
 from cloud.sources.cluster.cluster import Cluster
+from cloud.sync import streams
 from cloud.sync.closures import Closures
 from cloud.sync.streams import PATIENCE_S, SyncServer
 from common.link import Link, Stream
@@ -141,7 +142,7 @@ class StreamedPair:
 
     def __init__(self, directory: Path) -> None:
         self.source, self.sink = Source(), Sink()
-        self.server = SyncServer(self.source, self.sink, retry_s=0.0)
+        self.server = SyncServer(self.source, self.sink)
         self.metastore = Metastore(directory, retry_s=0.01)
         self.streams = SyncStreams(self.metastore)
         self.links: tuple[Link, ...] = ()
@@ -184,7 +185,8 @@ class StreamedPair:
 
 
 @pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[StreamedPair]:
+async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StreamedPair]:
+    monkeypatch.setattr(streams, "RETRY_S", 0.0)
     pair = StreamedPair(tmp_path / "edge")
     yield pair
     pair.cut()
@@ -342,7 +344,7 @@ async def following(
     """A hub that has just started beside this API server; lets time pass for what it asks for."""
     now = 0.0
     cluster = Cluster(api, now=lambda: now)
-    pair.server = SyncServer(Closures(cluster, TRUSTING), pair.sink, patience_s=patience_s)
+    pair.server = SyncServer(Closures(cluster, TRUSTING), pair.sink)
     task = asyncio.create_task(cluster.run())
 
     def turn(seconds: float) -> None:
@@ -352,7 +354,9 @@ async def following(
             reader._woken.set()
 
     try:
-        yield turn
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(streams, "PATIENCE_S", patience_s)
+            yield turn
     finally:
         pair.cut()
         task.cancel()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.trust import join_links
 from cloud.trust.audit import Event
 from cloud.trust.enrolment import Enrolment
 from cloud.trust.generations import Generations
@@ -448,8 +449,10 @@ async def test_what_is_no_join_is_refused_in_a_sentence(
     assert "Traceback" not in caplog.text
 
 
-async def test_one_address_does_not_keep_the_others_out(enrolling: EnrollingHub) -> None:
-    enrolling.strangers = JoinLinks(enrolling.enrolment, most=4)
+async def test_one_address_does_not_keep_the_others_out(
+    enrolling: EnrollingHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join_links, "MOST", 4)
     flooders = [await enrolling.dial() for _ in range(4)]
     at_hub, other = link_pair(
         enrolling.strangers,
@@ -464,8 +467,10 @@ async def test_one_address_does_not_keep_the_others_out(enrolling: EnrollingHub)
     assert await answer(open_stream(flooders[1], AskCa()))
 
 
-async def test_a_link_that_stays_is_ended_after_its_time(enrolling: EnrollingHub) -> None:
-    enrolling.strangers = JoinLinks(enrolling.enrolment, life_s=0.0)
+async def test_a_link_that_stays_is_ended_after_its_time(
+    enrolling: EnrollingHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join_links, "LIFE_S", 0.0)
     link = await enrolling.dial()
     assert link.state.name == "CLOSED"
 
