@@ -14,7 +14,7 @@ A session on the event loop and on the network:
 * `link`: runs a session on the event loop; streams as objects to await.
 * `served_by_tasks`: a base for handlers of links.
 * `sockets`, `alerts`, `tls`, `endpoint`: UNIX sockets, TLS's refusals, certificates, addresses.
-* `peer`: the other side of a connection, with the names and the key of its certificate.
+* `peer`, `certificate`: the other side of a connection; the names and the key of its certificate.
 * `certificate_ends`: when this process's certificate and its CA end.
 * `tcp`: a TCP connection under a WebSocket: before TLS, its options, its errors in words.
 * `websocket_frames`, `transport`: the usual frame of a WebSocket; a WebSocket under a link.

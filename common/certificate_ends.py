@@ -6,17 +6,19 @@ Rules:
   life, so a certificate that is renewed in time never has a warning.
 * The files are read again when they change, because the process uses the new ones, too.
 * If a file has several certificates, the first one that ends counts.
+* The dates are read here from the DER (RFC 5280, section 4.1): `common.certificate` would take 9 MB of an agent.
 """
 
 import asyncio
 import logging
+import re
+import ssl
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
-
-from cryptography import x509
 
 from common.errors import timestamp
 from common.files import Stamp, stamp_of
@@ -46,11 +48,48 @@ class Term:
 
 def terms_in(pem: bytes) -> list[Term]:
     """The terms of all certificates in a PEM file. Raises ValueError if it has none, or one cannot be read."""
-    return [term_of(certificate) for certificate in x509.load_pem_x509_certificates(pem)]
+    found = [_term(ssl.PEM_cert_to_DER_cert(block)) for block in _BLOCK.findall(pem.decode(errors="replace"))]
+    if not found:
+        raise ValueError("there is no certificate in it")
+    return found
 
 
-def term_of(certificate: x509.Certificate) -> Term:
-    return Term(certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp())
+_BLOCK = re.compile(f"{ssl.PEM_HEADER}.+?{ssl.PEM_FOOTER}", re.DOTALL)
+
+_VERSION, _UTC_TIME = 0xA0, 0x17
+
+
+def _term(der: bytes) -> Term:
+    try:
+        _, at, _ = _element(der, 0)  # the certificate
+        _, at, _ = _element(der, at)  # the part that is signed
+        tag, _, _ = _element(der, at)
+        for _ in range(4 if tag == _VERSION else 3):  # version, serial number, algorithm, issuer
+            _, _, at = _element(der, at)
+        _, at, _ = _element(der, at)  # the validity
+        begins_at, at = _time(der, at)
+        return Term(begins_at, _time(der, at)[0])
+    except IndexError as error:
+        raise ValueError("a certificate in it is damaged") from error
+
+
+def _element(der: bytes, at: int) -> tuple[int, int, int]:
+    """The tag of an element of DER, where its content begins, and where it ends."""
+    tag, length, at = der[at], der[at + 1], at + 2
+    if length & 0x80:
+        begins = at + (length & 0x7F)
+        length, at = int.from_bytes(der[at:begins]), begins
+    if at + length > len(der):
+        raise IndexError(at + length)
+    return tag, at, at + length
+
+
+def _time(der: bytes, at: int) -> tuple[float, int]:
+    tag, begins, end = _element(der, at)
+    text = der[begins:end].decode("ascii")
+    if tag == _UTC_TIME:
+        text = f"{19 if text >= '5' else 20}{text}"
+    return datetime.fromisoformat(f"{text[:8]}T{text[8:]}").timestamp(), end
 
 
 class CertificateEnds:

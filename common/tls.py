@@ -20,10 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding
-
 from common.files import Stamp, stamp_of
 
 log = logging.getLogger("csi_bridge.tls")
@@ -101,35 +97,18 @@ class TlsIdentity:
 @contextmanager
 def _with_chain(pem: bytes, authorities: bytes) -> Iterator[str]:
     """A file of a certificate and the CAs above it; empty if it has a chain already, or its CA is not there."""
-    chain = _chain(pem, authorities)
+    chain: list[bytes] = []
+    if authorities:  # of a server
+        from common.certificate import chain_above  # noqa: PLC0415  # see its rules
+
+        chain = chain_above(pem, authorities)
     if not chain:
         yield ""
         return
     with os.fdopen(os.memfd_create("csi-bridge-chain", os.MFD_CLOEXEC), "wb") as file:  # OpenSSL reads files alone
-        file.write(b"\n".join([pem, *(it.public_bytes(Encoding.PEM) for it in chain)]))
+        file.write(b"\n".join([pem, *chain]))
         file.flush()
         yield f"/proc/self/fd/{file.fileno()}"
-
-
-def _chain(pem: bytes, authorities: bytes) -> list[x509.Certificate]:
-    """The CAs above a certificate that stands alone, up to the last one that is there."""
-    try:
-        (last,), known = x509.load_pem_x509_certificates(pem), x509.load_pem_x509_certificates(authorities)
-    except ValueError:  # it has a chain, or OpenSSL will say what is wrong
-        return []
-    chain: list[x509.Certificate] = []
-    while last.issuer != last.subject and (above := next((it for it in known if _issued(it, last)), None)) is not None:
-        known.remove(above)
-        chain.append(last := above)
-    return chain
-
-
-def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
 
 
 @contextmanager

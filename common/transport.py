@@ -38,7 +38,7 @@ from common.endpoint import Endpoint
 from common.limits import Limits
 from common.link import LATER_S, Link
 from common.parsers import HostPort
-from common.peer import Peer, with_certificate
+from common.peer import Peer
 from common.sockets import peer_credentials
 from common.tcp import LINGER_S, in_words, tune
 from common.websocket_frames import FrameReader, frame
@@ -293,11 +293,12 @@ class WebSocket(asyncio.Protocol):
             pid, uid, _ = peer_credentials(sock)
             return Peer(f"pid {pid} uid {uid}", local=True, uid=uid)
         host, port, *_ = self._transport.get_extra_info("peername") or ("?", 0)
-        tls = self._transport.get_extra_info("ssl_object")
-        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
-        address = f"{host}:{port}"
-        if not certificate:
+        address, tls = f"{host}:{port}", self._transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls is not None and not self._is_client else None
+        if not certificate:  # TLS has checked all that a client wants to know of its server's
             return Peer(address, local=False)
+        from common.certificate import with_certificate  # noqa: PLC0415  # see its rules
+
         return with_certificate(address, certificate, proved_at=self._made_at)
 
     @property

@@ -3,7 +3,8 @@
 Read in this order. Calls:
 
 * `settings`, `instance`: its flags; the identity of this machine.
-* `identity`, `enrolment`, `join`, `renewal`: the node's key and certificate, how it gets and renews them.
+* `identity`, `keys`, `key_maker`, `enrolment`, `join`, `renewal`: the node's key and certificate, how it gets and
+  renews them.
 * `agent`: the link to the hub and the streams on it. Start here.
 * `problems`: what people must solve on this node, for them and the hub.
 * `hub_mark`: the mark of the hub's records, for a hub that loses them.

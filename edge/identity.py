@@ -21,35 +21,27 @@ Rules:
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
-from common.certificate_ends import Term, term_of
+from common.certificate_ends import Term, terms_in
 from common.database import lock
 from common.endpoint import hub_endpoint
-from common.enrolment import NODE_URI, Issued, Renew, fingerprint, renewal_text
+from common.enrolment import Issued, Renew
 from common.errors import SettingsError
 from common.fault_points import reach
 from common.files import replace_file, sync_directory
 from common.parsers import node_name
-from common.peer import with_certificate
 from common.state_file import Form, read_state, write_state
 from common.tls import TlsFiles
+from edge.keys import Ask, Asked, Check, Checked, answer_apart
 
 FORM = Form("edge agent")  # of `joined.json`
 FOLDER = "identity"  # the directory in the state directory
-
-_PEM = serialization.Encoding.PEM
-_DER = serialization.Encoding.DER
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +56,8 @@ class Joined:
 class Identity:
     """The files of one state directory. Everything here blocks, for small files and their fsync."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, answer: Callable[[Ask | Check], Asked | Checked] = answer_apart) -> None:
+        self._answer = answer
         self._folder = state_dir / FOLDER
         self._joined = self._folder / "joined.json"
         node = self._folder / "node.pem"
@@ -99,34 +92,29 @@ class Identity:
         return Term(stored_at, stored_at + left_s) if left_s > 0 else own
 
     def dates(self) -> Term:
-        return term_of(x509.load_pem_x509_certificate(self.files.cert.read_bytes()))
+        return terms_in(self.files.cert.read_bytes())[0]
 
     def request(self, token: str = "") -> bytes:
         """The certificate request (PKCS#10, DER) of the next key. The next key is made if there is none yet."""
-        path = self._next(token)  # of a renewal, if there is no token
-        try:  # a present key is not renewed; but a join that was killed after it had stored its certificate asks again
-            content = path.read_bytes()
-            if token or _public(_key(content)) != self._present_key():
-                return x509.load_pem_x509_csr(content).public_bytes(_DER)
-        except (FileNotFoundError, ValueError):
-            pass  # there is none, or it is damaged: a request for a new key takes its place
-        key = ec.generate_private_key(ec.SECP256R1())
-        request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
-        self._make_folder()
-        reach("identity.before-request")
-        replace_file(path, _private(key) + request.public_bytes(_PEM), durable=True, mode=0o600)
-        reach("identity.after-request")
-        return request.public_bytes(_DER)
+        return self._asked(token, signs=False).request  # of a renewal, if there is no token
 
     def renewal(self, *, signed: bool) -> Renew:
         """The request for the next certificate, `signed` with the present key for the join listener."""
-        request = self.request()
-        if not signed:
-            return Renew(request)
-        content = self.files.cert.read_bytes()
-        certificate = x509.load_pem_x509_certificate(content).public_bytes(_DER)
-        signature = _key(content).sign(renewal_text(certificate, request), ec.ECDSA(hashes.SHA256()))
-        return Renew(request, certificate, signature)
+        asked = self._asked("", signs=signed)
+        return Renew(asked.request, asked.certificate, asked.signature)
+
+    def _asked(self, token: str, *, signs: bool) -> Asked:
+        path = self._next(token)
+        former = _content(path)
+        # A present key is not renewed; but a join that was killed after it had stored its certificate asks again.
+        asked = self._answer(Ask(former, b"" if token else _content(self.files.cert), signs))
+        assert isinstance(asked, Asked)
+        if asked.following != former:
+            self._make_folder()
+            reach("identity.before-request")
+            replace_file(path, asked.following, durable=True, mode=0o600)
+            reach("identity.after-request")
+        return asked
 
     def store(self, issued: Issued, node: str, *, now: float, host: str = "", token: str = "") -> None:
         """Store the certificate of the next key. After a ValueError nothing has changed.
@@ -135,8 +123,9 @@ class Identity:
         """
         reach("identity.before-store")
         path = self._next(token)
-        key = _key(path.read_bytes())
-        _check(issued, node, key, now)
+        _check_addresses(issued)
+        checked = self._answer(Check(path.read_bytes(), node, issued.chain, issued.ca, int(now)))
+        assert isinstance(checked, Checked)
         for other in self._folder.glob("next*.pem"):  # before this key is in use: they are of the time before
             if other != path:
                 other.unlink()
@@ -149,7 +138,7 @@ class Identity:
         settings = {"node": node, "hubs": hubs[:1] if issued.one_hub else hubs, "joins": joins}
         write_state(self._joined, FORM, settings, mode=0o600)
         reach("identity.after-settings")
-        content = _private(key) + issued.chain
+        content = checked.key + issued.chain
         renaming = partial(reach, "identity.before-rename")
         replace_file(self.files.cert, content, durable=True, mode=0o600, reached=renaming)
         reach("identity.after-certificate")
@@ -163,13 +152,6 @@ class Identity:
         former = self.joined()
         return hub_endpoint(former.hubs[0]).host if former is not None else ""
 
-    def _present_key(self) -> str:
-        try:
-            content = self.files.cert.read_bytes()
-        except FileNotFoundError:
-            return ""
-        return _public(_key(content))
-
     def _make_folder(self) -> None:
         self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -177,18 +159,9 @@ class Identity:
         sync_directory(self._folder.parent)
 
 
-def _check(issued: Issued, node: str, key: ec.EllipticCurvePrivateKey, now: float) -> None:
-    chain = x509.load_pem_x509_certificates(issued.chain)
-    authorities = x509.load_pem_x509_certificates(issued.ca)
-    told = with_certificate("", chain[0].public_bytes(_DER))
-    if told.key != _public(key):
-        raise ValueError("the hub's certificate is for another key, or cannot be read")
-    if f"{NODE_URI}{node}" not in told.uris:
-        raise ValueError("the hub's certificate is for another node")
-    if told.not_after <= now:
-        raise ValueError("the hub's certificate has ended; compare the clocks of this node and of the hub")
-    if not authorities or not issued.hubs:
-        raise ValueError("the hub told no CA, or no address")
+def _check_addresses(issued: Issued) -> None:
+    if not issued.hubs:
+        raise ValueError("the hub told no address")
     for address in issued.hubs + issued.joins:
         if not hub_endpoint(address).tls:
             raise ValueError(f"the hub told the address {address}, which does not begin with wss://")
@@ -203,19 +176,8 @@ def _joined(found: dict[str, Any]) -> Joined:
     return Joined(node_name(found["node"]), hubs, joins)
 
 
-def _key(content: bytes) -> ec.EllipticCurvePrivateKey:
+def _content(path: Path) -> bytes:
     try:
-        key = serialization.load_pem_private_key(content, password=None)
-    except (TypeError, UnsupportedAlgorithm) as error:  # a TypeError: it is encrypted
-        raise ValueError(f"the key cannot be used: {error}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("the key is no elliptic curve's")  # noqa: TRY004  # what a file holds is a value
-    return key
-
-
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def _public(key: ec.EllipticCurvePrivateKey) -> str:
-    return fingerprint(key.public_key().public_bytes(_DER, serialization.PublicFormat.SubjectPublicKeyInfo))
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""

@@ -27,6 +27,7 @@ from common.messages import Kind
 from common.proxy import Proxy
 from edge.enrolment import ask_at, first_answer, unverified, verified
 from edge.identity import Identity, Joined
+from edge.key_maker import answer
 
 
 async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits, proxy: Proxy | None = None) -> Joined:
@@ -38,7 +39,7 @@ async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits, 
         HandshakeRefused: the hub refused the join.
         NotCarried: the hub has no such part.
     """
-    identity = Identity(state_dir)
+    identity = Identity(state_dir, answer)
     former = await asyncio.to_thread(identity.joined)
     if former is not None and former.node != node:
         raise SettingsError("--node", node, f"{state_dir} has joined as {former.node}; take another --state-dir")

@@ -143,7 +143,7 @@ class Renewal:
         except BlockingIOError as error:
             raise DialError(_THE_HUB, "another process gets a certificate for this state directory") from error
         except (OSError, ValueError, SettingsError) as error:
-            raise DialError(_THE_HUB, f"the next certificate cannot be stored: {error}") from error
+            raise DialError(_THE_HUB, f"the next certificate cannot be made or stored: {error}") from error
         except NotCarried as error:
             raise HandshakeRefused(RefusedFor.NO_CA_KEY, f"this hub renews no certificates: {error}") from error
         ends_at = self._term().ends_at

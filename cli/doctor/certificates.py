@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from cli.doctor.finding import Finding, ok, warning, wrong
 from cloud.admission import Role, admit
-from common.certificate_ends import term_of
+from common.certificate import with_certificate
+from common.certificate_ends import terms_in
 from common.errors import HandshakeRefused, timestamp
-from common.peer import with_certificate
 from common.tls import TlsFiles, TlsIdentity
 from common.version import introduce
 
@@ -45,7 +45,7 @@ def _check_time(certificate: x509.Certificate, file: str, now: float) -> Finding
 
 
 def _check_end(certificate: x509.Certificate, files: TlsFiles, now: float) -> Finding:
-    term = term_of(certificate)
+    (term,) = terms_in(certificate.public_bytes(Encoding.PEM))
     text = f"{files.cert} is valid until {timestamp(term.ends_at)} for {certificate.subject.rfc4514_string()}"
     return warning(text, "renew it; the process uses the new file by itself") if term.ends_soon(now) else ok(text)
 

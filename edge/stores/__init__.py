@@ -2,7 +2,7 @@
 
 Read in this order:
 
-* `sealing`: encryption of Secrets and tokens.
+* `sealing`, `aes_gcm`: encryption of Secrets and tokens.
 * `object_store`: the objects from the hub.
 * `fact_store`: the facts for the hub, until the hub has them.
 """

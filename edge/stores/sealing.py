@@ -11,35 +11,31 @@ import logging
 import secrets
 from pathlib import Path
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from common.files import replace_file
 from common.objects import Ref, Stamp
+from edge.stores.aes_gcm import KEY_BYTES, NONCE_BYTES, cipher
 
 log = logging.getLogger("csi_bridge.edge.stores.sealing")
 
 SEALED_KINDS = frozenset({"Secret", "ServiceAccountToken"})
 """Kinds whose bodies are on the disk only when sealed."""
 
-_KEY_BYTES, _NONCE_BYTES = 32, 12
-
 
 class Sealer:
     """Seals and unseals objects with one key."""
 
     def __init__(self, key: bytes) -> None:
-        self._cipher = AESGCM(key)
+        self._cipher = cipher(key)
 
     def seal(self, ref: Ref, stamp: Stamp, body: bytes) -> bytes:
-        nonce = secrets.token_bytes(_NONCE_BYTES)
+        nonce = secrets.token_bytes(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, body, _bound(ref, stamp))
 
     def unseal(self, ref: Ref, stamp: Stamp, sealed: bytes) -> bytes:
         """The body. Raises ValueError if it was sealed with another key or for another object, or is damaged."""
         try:
-            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound(ref, stamp))
-        except (InvalidTag, ValueError) as error:
+            return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], _bound(ref, stamp))
+        except ValueError as error:
             raise ValueError(f"{ref} cannot be unsealed") from error
 
 
@@ -49,8 +45,8 @@ def load_sealer(path: Path) -> Sealer:
         key = path.read_bytes()
     except FileNotFoundError:
         return Sealer(_make_key(path))
-    if len(key) != _KEY_BYTES:
-        log.error("%s holds no key (%d bytes, not %d): a new one is made", path, len(key), _KEY_BYTES)
+    if len(key) != KEY_BYTES:
+        log.error("%s holds no key (%d bytes, not %d): a new one is made", path, len(key), KEY_BYTES)
         return Sealer(_make_key(path))
     if path.stat().st_mode & 0o077:  # as after a restore from a backup
         try:
@@ -62,7 +58,7 @@ def load_sealer(path: Path) -> Sealer:
 
 def _make_key(path: Path) -> bytes:
     # On the disk before it seals a body.
-    key = secrets.token_bytes(_KEY_BYTES)
+    key = secrets.token_bytes(KEY_BYTES)
     replace_file(path, key, durable=True, mode=0o600)
     return key
 

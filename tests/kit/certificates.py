@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.peer import key_fingerprint
+from common.certificate import key_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,13 +11,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from common.certificate import key_fingerprint, with_certificate
 from common.enrolment import Answer, Issued, Renew, Request, decode, encode, renewal_text
 from common.messages import Chunk, End, Kind, Open, Priority
-from common.peer import Peer, key_fingerprint, with_certificate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from common.peer import Peer
     from tests.kit.stranger import Stranger
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import ssl
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography import x509
 
 from cloud.admission import Role
 from cloud.peer_ends import PeerTerm, ending, show_first_ends
@@ -90,6 +92,18 @@ def test_a_file_with_its_key_is_read_and_one_that_cannot_be_is_left_to_tls(tmp_p
     assert ends.problems() == []
     assert math.isnan(shown(other, "own") or 0)
     assert math.isnan(shown(other, "ca") or 0)
+
+
+def test_dates_are_those_that_the_library_reads_also_far_away_ones_and_damage_is_an_error(tmp_path: Path) -> None:
+    for years in (1, 40, 400):  # from 2050 on, a date has another form
+        pem = Authority(tmp_path, lifetime_s=years * 366 * DAY).path.read_bytes()
+        found, (term,) = x509.load_pem_x509_certificate(pem), terms_in(pem)
+        assert term.begins_at == found.not_valid_before_utc.timestamp()
+        assert term.ends_at == found.not_valid_after_utc.timestamp()
+        der = ssl.PEM_cert_to_DER_cert(pem.decode())
+        for length in range(len(der)):
+            with pytest.raises(ValueError, match=r"\w"):
+                terms_in(ssl.DER_cert_to_PEM_cert(der[:length]).encode())
 
 
 def test_a_process_without_tls_shows_no_end() -> None:

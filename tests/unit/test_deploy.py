@@ -22,9 +22,9 @@ from cli import main, process
 from cli.process_options import EDGE_OPTIONS
 from cloud.admission import admit
 from cloud.hub_settings import HubSettings
+from common.certificate import with_certificate
 from common.enrolment import rights_in
 from common.errors import HandshakeRefused
-from common.peer import Peer, with_certificate
 from common.version import VERSION, introduce
 from edge.settings import AgentFlags
 from examples.dirdriver import main as dirdriver
@@ -46,6 +46,7 @@ from tests.kit.deployed import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from common.peer import Peer
     from common.settings import ProcessSettings
 
 Object = dict[str, Any]

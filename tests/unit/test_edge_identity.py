@@ -19,6 +19,7 @@ from common.errors import SettingsError
 from common.limits import Limits
 from edge.identity import Identity, Joined
 from edge.join import join
+from edge.key_maker import answer
 from edge.renewal import RENEW_AT, due_at
 from edge.settings import complete
 from tests.kit.certificates import Authority
@@ -36,7 +37,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def identity(tmp_path: Path) -> Identity:
-    return Identity(tmp_path / "state")
+    return Identity(tmp_path / "state", answer)
 
 
 HUBS = ("wss://hub.example:10350", "wss://standby.example:10350")
@@ -67,7 +68,7 @@ def mode(path: Path) -> int:
 
 
 def test_a_request_whose_answer_was_lost_is_the_same_after_a_restart(identity: Identity, tmp_path: Path) -> None:
-    assert identity.request() == Identity(tmp_path / "state").request()
+    assert identity.request() == Identity(tmp_path / "state", answer).request()
 
 
 def test_a_request_proves_a_p256_key_that_only_root_reads_whatever_the_umask(
@@ -83,6 +84,17 @@ def test_a_request_proves_a_p256_key_that_only_root_reads_whatever_the_umask(
     assert (key.curve.name, request.is_signature_valid) == ("secp256r1", True)
     assert mode(tmp_path / "state" / "identity") == 0o700
     assert mode(tmp_path / "state" / "identity" / "next.pem") == 0o600
+
+
+@pytest.mark.parametrize(
+    ("program", "why"), [("/missing", "No such file"), ("/bin/false", r"failed \(1\)"), ("/bin/true", "gave no answer")]
+)
+def test_a_process_for_an_agents_key_that_does_not_answer_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str
+) -> None:
+    monkeypatch.setattr("edge.keys.sys.executable", program)
+    with pytest.raises(OSError, match=why):
+        Identity(tmp_path / "state").request()
 
 
 def test_a_damaged_request_is_made_anew(identity: Identity, tmp_path: Path) -> None:
@@ -129,7 +141,7 @@ def test_a_join_has_a_key_of_its_own_and_the_keys_of_before_end_with_it(
     copied = identity.request()
     asked = identity.request("t-1")
     assert asked not in (copied, identity.request("t-2"))
-    assert asked == Identity(tmp_path / "state").request("t-1")
+    assert asked == Identity(tmp_path / "state", answer).request("t-1")
     identity.store(issued(authority, asked), "n1", now=time.time(), token="t-1")
     assert sorted(path.name for path in (tmp_path / "state" / "identity").glob("*.pem")) == ["node.pem"]
     assert identity.request() not in (copied, asked)
@@ -177,7 +189,7 @@ def test_an_answer_that_does_not_fit_changes_nothing(
 
 def test_an_answer_for_another_key_changes_nothing(identity: Identity, authority: Authority, tmp_path: Path) -> None:
     identity.request()
-    other = Identity(tmp_path / "other").request()
+    other = Identity(tmp_path / "other", answer).request()
     with pytest.raises(ValueError, match="another key"):
         identity.store(issued(authority, other), "n1", now=time.time())
     assert identity.joined() is None

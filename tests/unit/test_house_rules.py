@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,20 @@ def listed(package: Path) -> list[str]:
 def test_each_package_lists_all_its_modules_in_reading_order() -> None:
     found = {str(package.relative_to(ROOT)): sorted(listed(package)) for package in packages()}
     assert found == {str(package.relative_to(ROOT)): sorted(modules(package)) for package in packages()}
+
+
+def test_an_agent_loads_no_library_that_it_needs_only_at_times() -> None:
+    """Each takes memory of a small device. The module that imports it late says when it is needed."""
+    program = (
+        "import sys, cli.main, cli.process, edge.agent, edge.stores.sealing as sealing;"
+        "sealing.Sealer(bytes(32)); print(*sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True).stdout
+    unwanted = {
+        "aiohttp", "anyio", "cryptography", "grpc", "http.server", "kubernetes", "multiprocessing", "prometheus_client",
+        "unittest", "watchfiles", "wsgiref", "xml", "yaml", "edge.join", "edge.key_maker",
+    }  # fmt: skip
+    assert unwanted & set(shown.split()) == set()
 
 
 def test_the_architecture_names_only_files_that_exist() -> None:

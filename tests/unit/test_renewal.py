@@ -15,6 +15,7 @@ from common.enrolment import Issued, RefusedFor, Renew
 from common.errors import DialError, HandshakeRefused, NotCarried
 from common.limits import Limits
 from edge.identity import Identity
+from edge.key_maker import answer
 from edge.renewal import Renewal
 from tests.kit.certificates import Authority
 
@@ -80,7 +81,7 @@ class RenewingNode:
 
     def __init__(self, directory: Path, hub: Hub) -> None:
         self.hub, self.uplink, self.directory = hub, Uplink(), directory
-        self.identity = Identity(directory / "state")
+        self.identity = Identity(directory / "state", answer)
         self.began_at = self.now = time.time()
         self.identity.store(hub.issue(self.identity.request()), "n1", now=self.now)
         os.utime(self.identity.files.cert, (self.now, self.now))

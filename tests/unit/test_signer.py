@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloud.trust.signer import Signer
+from common.certificate import key_fingerprint
 from common.enrolment import Issued, NotIssued, Renew
-from common.peer import key_fingerprint
 from common.tls import TlsFiles
 from tests.kit.certificates import Authority, bundle, handshake
 from tests.kit.enrolling import NodeKey

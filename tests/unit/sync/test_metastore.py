@@ -18,7 +18,7 @@ from common.objects import Object, Ref, Stamp, encode_body
 from common.sync import Compared, Confirmed, Untold
 from common.sync_messages import Change, InStep, drop, put
 from edge.metastore import SCHEMA, Metastore
-from edge.stores import object_store
+from edge.stores import aes_gcm, object_store
 from edge.stores.fact_store import MOST_EVENTS, FactRefused
 from edge.stores.sealing import load_sealer
 from tests.kit.waiting import until
@@ -274,6 +274,22 @@ async def test_a_key_that_others_may_read_is_theirs_no_more_or_that_is_said(
     assert store.objects.get(SECRET.ref) == SECRET
     assert key.stat().st_mode & 0o777 == 0o600
     await store.close()
+
+
+@pytest.mark.parametrize("size", [0, 15, 16, 17, 5000])
+def test_the_ciphers_of_python_and_of_the_library_are_one_and_take_nothing_that_was_changed(size: int) -> None:
+    ciphers = aes_gcm._OfPython(bytes(range(32))), aes_gcm._OfLibrary(bytes(range(32)))
+    data, nonce, bound = bytes(size), b"123456789012", b"Secret"
+    sealed, same = (it.encrypt(nonce, data, bound) for it in ciphers)
+    assert sealed == same
+    for it in ciphers:
+        assert it.decrypt(nonce, sealed, bound) == data
+        for changed in (
+            (nonce[1:], sealed, bound), (nonce, sealed[:-1], bound), (nonce, b"", bound), (nonce, sealed, b"Pod"),
+            (nonce, bytes([sealed[0] ^ 1]) + sealed[1:], bound), (b"", sealed, bound),
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match=r"\w"):
+                it.decrypt(*changed)
 
 
 async def test_a_sealed_row_cannot_stand_in_for_another_one(store: Metastore, tmp_path: Path) -> None:
