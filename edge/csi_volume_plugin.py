@@ -40,7 +40,7 @@ from edge.disk.ownership import MayGoOn, always
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
 from edge.node_requests import Has, Tokens
-from edge.registry.node_driver import NodeDriver
+from edge.registry.drivers_store import NodeDriver
 from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError, driver_error
 from edge.volumes import PodVolume, Volume
 

@@ -157,7 +157,7 @@ class DirectVolumes:
             log.warning("driver %s has left the mount info of %s; it is removed", published.driver, published.key)
 
     async def is_told(self, published: Published) -> bool:
-        return await _apart(self._is_told, published)
+        return self.volume_path(published) in await _apart(self._store.volume_paths)
 
     async def standing(self) -> frozenset[str]:
         """Return the paths of the volumes with a readable mount info, and with a guard or another mount in place."""
@@ -193,9 +193,6 @@ class DirectVolumes:
 
     def _running(self, volume_path: str) -> str:
         return next(filter(self._shim.is_live, self._store.sandbox_ids(volume_path)), "")
-
-    def _is_told(self, published: Published) -> bool:
-        return self.volume_path(published) in self._store.volume_paths()
 
     def _standing(self) -> frozenset[str]:
         points = {mount.path for mount in read_table(self._root.path).mounts}

@@ -7,7 +7,7 @@ agent guesses nothing.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge.volumes import PodVolume, Volume, attachment_name
@@ -73,16 +73,8 @@ def of_staging(volume: Volume, selinux_context: str) -> VolumeData:
 
 def of_target(wanted: PodVolume, node: str, selinux_context: str) -> VolumeData:
     """Return the file beside a file system's target. As the kubelet's, it names an attachment even if there is none."""
-    volume = wanted.volume
-    return VolumeData(
-        driver=volume.driver,
-        handle=volume.handle,
-        name=volume.name,
-        node=node,
-        attachment=attachment_name(volume.driver, volume.handle, node),
-        lifecycle=EPHEMERAL if volume.ephemeral else PERSISTENT,
-        selinux_context=selinux_context,
-    )
+    lifecycle = EPHEMERAL if wanted.volume.ephemeral else PERSISTENT
+    return replace(of_block(wanted.volume, node), lifecycle=lifecycle, selinux_context=selinux_context)
 
 
 def of_block(volume: Volume, node: str) -> VolumeData:

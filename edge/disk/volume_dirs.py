@@ -20,7 +20,7 @@ from edge.disk import volume_data
 from edge.disk.block_devices import loops_on
 from edge.disk.found_volumes import Published, Staged, Unreadable, read_data
 from edge.disk.layout import PLUGIN, VOL_DATA, Layout
-from edge.disk.mounts import MountTable, read_table
+from edge.disk.mounts import read_table
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_data import VolumeData, VolumeDataUnknown
 from edge.volume_errors import NotReady, Uncertain
@@ -160,23 +160,24 @@ class VolumeDirs:
 
     def tidy_staged(self, staged: Staged, *, asked: bool) -> None:
         """Remove the directories of a staging. `asked`: the driver has answered NodeUnstageVolume with OK."""
-        target = self.staging_target(staged)
         if asked:
-            self._require_unmounted(staged.driver, "NodeUnstageVolume", target)
-        if not staged.block:
-            self._tidy_target(target, "unstage")
-            return
+            self._require_unmounted(staged.driver, "NodeUnstageVolume", self.staging_target(staged))
         try:
-            self._tidy_block(staged.name, "unstage")
+            self._tidy_staging(staged, "unstage")
         except OSError as error:
+            if not staged.block:
+                raise
             # Files that a driver leaves in its staging directory do not prevent the next use of the volume.
             log.warning("a file or directory of %s could not be removed: %s", staged.key, _words(error))
 
     def tidy_refused_stage(self, staged: Staged) -> None:
+        self._tidy_staging(staged, "stage")
+
+    def _tidy_staging(self, staged: Staged, step: str) -> None:
         if staged.block:
-            self._tidy_block(staged.name, "stage")
+            self._tidy_block(staged.name, step)
         else:
-            self._tidy_target(self.staging_target(staged), "stage")
+            self._tidy_target(self.staging_target(staged), step)
 
     def tidy_refused_publish(self, published: Published) -> None:
         # A block volume's directories stay: its staging uses them. The pod's own directories go if they are empty,
@@ -187,15 +188,14 @@ class VolumeDirs:
     # ---------------------------------------------------------------- find and clean
 
     def require_unused(self, staged: Staged) -> None:
-        target = self.staging_target(staged)
         mounts = read_table(self.layout.root, whole=True)
-        used = mounts.references(target) if not staged.block else self._block_mounts(staged.name, mounts)
+        if staged.block:
+            maps, targets = self.layout.device_maps(staged.name), self.layout.block_targets(staged.name)
+            used = mounts.within(maps) + mounts.within(targets)
+        else:
+            used = mounts.references(self.staging_target(staged))
         if used:
-            places = ", ".join(used[:3])
-            raise NotReady(f"{staged.key} is still in use: it is mounted at {places}")
-
-    def _block_mounts(self, name: str, mounts: MountTable) -> list[str]:
-        return [*mounts.within(self.layout.device_maps(name)), *mounts.within(self.layout.block_targets(name))]
+            raise NotReady(f"{staged.key} is still in use: it is mounted at {', '.join(used[:3])}")
 
     def may_be_staged(self, staged: Staged) -> bool:
         target = self.staging_target(staged)
@@ -214,7 +214,11 @@ class VolumeDirs:
             self._require_idle(what, places)
             self._remove_leftovers(what, places)
         except OSError as error:
-            self._tell_kept(what, places[0], _words(error))
+            why = _words(error)
+            if isinstance(what, Published) or self._kept.get(what.path) != why:
+                log.warning("%s is left as it is: %s", places[0], why)
+            if isinstance(what, Unreadable):
+                self._kept[what.path] = why
             return False
         if what.pod_uid:
             self._prune_pod(what.pod_uid, block=what.block)
@@ -240,13 +244,6 @@ class VolumeDirs:
                 self._root.remove(place)
         else:
             self._tidy_block(what.name, "leftovers", bare=bare)
-
-    def _tell_kept(self, what: Published | Unreadable, place: Path, why: str) -> None:
-        if isinstance(what, Unreadable):
-            if self._kept.get(what.path) == why:
-                return
-            self._kept[what.path] = why
-        log.warning("%s is left as it is: %s", place, why)
 
     def _places(self, what: Published | Unreadable) -> Iterable[Path]:
         if not what.block:

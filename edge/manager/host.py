@@ -16,7 +16,7 @@ from edge.manager.facts import VolumeFacts
 from edge.manager.places import Places
 from edge.manager.states import Device, Publication, Row, VolumeStates
 from edge.registry.driver_registry import DriverRegistry
-from edge.registry.node_driver import NodeDriver
+from edge.registry.drivers_store import NodeDriver
 from edge.volumes import Volume, VolumeKey
 
 if TYPE_CHECKING:

@@ -41,8 +41,7 @@ from edge.registry.driver_services import (
     sole_node_plugin,
 )
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
-from edge.registry.drivers_store import OPERATORS, DriversStore
-from edge.registry.node_driver import NodeDriver
+from edge.registry.drivers_store import OPERATORS, DriversStore, NodeDriver
 from edge.registry.registration import (
     NodeInfo,
     Offer,

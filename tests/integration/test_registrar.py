@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from edge.registry.node_driver import NodeDriver
+    from edge.registry.drivers_store import NodeDriver
 from edge.registry.registration import NodeInfo
 
 CREATE = "/csi.v1.Controller/CreateVolume"
