@@ -17,8 +17,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -26,7 +25,7 @@ from common.fault_points import reach
 from common.metrics import VolumeStats
 from edge.direct import file_systems
 from edge.direct.file_systems import Content
-from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, DirectVolumeError, MountInfo
+from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, MountInfo
 from edge.direct.shim_client import ShimClient, ShimError, Unsupported
 from edge.direct.store import KATA_ROOT, DirectVolumeStore
 from edge.disk.found_volumes import Published
@@ -201,7 +200,7 @@ class DirectVolumes:
     def _is_readable(self, volume_path: str) -> bool:
         try:
             return self._store.get(volume_path) is not None
-        except DirectVolumeError:
+        except Uncertain:
             return False
 
     def _sweep(self, kept: frozenset[str]) -> None:
@@ -244,15 +243,7 @@ def _mount_info(want: PodVolume, device: Path) -> MountInfo:
 
 
 async def _apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    with _blaming():
-        return await in_own_thread(lambda: work(*args, **kwargs), name="direct volume")
-
-
-@contextmanager
-def _blaming() -> Iterator[None]:
     try:
-        yield
-    except DirectVolumeError as error:
-        raise Uncertain(str(error)) from error
+        return await in_own_thread(lambda: work(*args, **kwargs), name="direct volume")
     except OSError as error:
         raise Uncertain(error.strerror or str(error)) from error

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from common.errors import BridgeError
 from edge.disk.volume_data import encode_struct
 from edge.runtimes import DIRECT
+from edge.volume_errors import Uncertain
 
 FS_GROUP = "fsGroup"
 """A metadata key: the gid, in decimal digits. The Go runtime's guest gives the volume's files to it."""
@@ -27,17 +27,11 @@ _OLDER = {"volume-type": "volume_type", "fstype": "fs_type"}
 """The keys of runtime-rs until 3.2."""
 
 
-class DirectVolumeError(BridgeError):
-    """A step on a direct volume failed. `str()` is a sentence for people, the same on each try."""
+class MountInfoBroken(Uncertain):
+    """A `mountInfo.json` that the runtimes cannot read."""
 
-
-class MountInfoBroken(DirectVolumeError):
-    """A `mountInfo.json` that the runtimes cannot read; `why` has no path."""
-
-    def __init__(self, why: str, *, volume_path: str = "") -> None:
-        self.why = why
-        whose = f"the mount info of direct volume {volume_path}" if volume_path else "the mount info"
-        super().__init__(f"{whose} cannot be used: {why}")
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the mount info cannot be used: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from common.files import opened
-from edge.direct.mount_info import DirectVolumeError, MountInfo, MountInfoBroken
+from edge.direct.mount_info import MountInfo, MountInfoBroken
+from edge.volume_errors import Uncertain
 
 KATA_ROOT = "kata-containers/shared/direct-volumes"
 """The directory below /run that both runtimes read. It is compiled into them."""
@@ -49,7 +50,7 @@ _TRIES = 16
 
 
 def check_volume_path(volume_path: str) -> None:
-    """Raise DirectVolumeError if a path cannot be a direct volume's."""
+    """Raise Uncertain if a path cannot be a direct volume's."""
     why = ""
     if not volume_path.startswith("/") or "\0" in volume_path:
         why = "it is not an absolute path"
@@ -59,7 +60,7 @@ def check_volume_path(volume_path: str) -> None:
             f"use a shorter --root-dir or a shorter name of the volume"
         )
     if why:
-        raise DirectVolumeError(f"{volume_path!r} cannot be the path of a direct volume: {why}")
+        raise Uncertain(f"{volume_path!r} cannot be the path of a direct volume: {why}")
 
 
 def key_of(volume_path: str) -> str:
@@ -67,7 +68,7 @@ def key_of(volume_path: str) -> str:
 
 
 class DirectVolumeStore:
-    """The direct volumes of this node. Several processes may use the same directory."""
+    """The direct volumes of this node. Several processes may use the same directory. Each failure is `Uncertain`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -85,20 +86,20 @@ class DirectVolumeStore:
                     return
             for sandbox_id in self.sandbox_ids(volume_path):
                 if is_live(sandbox_id):
-                    raise DirectVolumeError(
+                    raise Uncertain(
                         f"sandbox {sandbox_id} uses direct volume {volume_path} with another mount info; stop its pod "
                         f"first"
                     )
             self._write(self._dir(volume_path), content)
 
     def get(self, volume_path: str) -> MountInfo | None:
-        """Return a volume's mount info; None without one. Raises MountInfoBroken if the file cannot be used."""
+        """Return a volume's mount info; None without one."""
         with _told(f"read the mount info of {volume_path} below {self.root}"):
-            raw = self._read(volume_path)
-        try:
-            return None if raw is None else MountInfo.parse(raw)
-        except MountInfoBroken as error:
-            raise MountInfoBroken(error.why, volume_path=volume_path) from None
+            try:
+                raw = self._read(volume_path)
+                return None if raw is None else MountInfo.parse(raw)
+            except MountInfoBroken as error:
+                raise Uncertain(f"direct volume {volume_path}: {error}") from None
 
     def remove(self, volume_path: str) -> bool:
         gone = self._new_path()
@@ -151,7 +152,7 @@ class DirectVolumeStore:
         except FileNotFoundError:
             return None
         if len(content) > LARGEST_BYTES:
-            raise MountInfoBroken(f"it is larger than {LARGEST_BYTES} bytes", volume_path=volume_path)
+            raise MountInfoBroken(f"it is larger than {LARGEST_BYTES} bytes")
         return content
 
     def _write(self, place: Path, content: bytes) -> None:
@@ -226,4 +227,4 @@ def _told(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DirectVolumeError(f"cannot {what}: {error.strerror or error}") from error
+        raise Uncertain(f"cannot {what}: {error.strerror or error}") from error

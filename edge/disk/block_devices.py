@@ -22,8 +22,6 @@ from edge.disk.loop_devices import attach_loop, detach_loops, loops_on
 from edge.disk.mounts import bind, read_table, unmount
 from edge.disk.root_dir import DIR_MODE, RootDir
 
-__all__ = ["BlockDevices", "loops_on"]
-
 
 class BlockDevices:
     """The block devices of pods below one root directory. Methods may hang for ever on a dead device."""

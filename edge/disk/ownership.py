@@ -168,28 +168,25 @@ async def give(
     """
     walk = Walk(root, gid, within, may_go_on)
     work = in_own_thread(lambda: None if on_root_mismatch and walk.is_done() else walk.run(), name="ownership")
-    due_s, words = FIRST_WORD_S, _slow(root)
+    due_s, words = (
+        FIRST_WORD_S,
+        (
+            f"giving {_place(root)} to the pod's fsGroup takes long, because every file of the volume is visited; "
+            f"fsGroupChangePolicy: OnRootMismatch in the pod's securityContext visits them only when the root differs"
+        ),
+    )
     try:
         while not (await asyncio.wait({work}, timeout=due_s))[0]:
             log.warning("%s", words)
             if tell is not None:
                 tell(words)
-            due_s, words = (
-                NEXT_WORD_S,
-                f"still giving {_place(root)} to the pod's fsGroup: {walk.entries} entries so far",
-            )
+            words = f"still giving {_place(root)} to the pod's fsGroup: {walk.entries} entries so far"
+            due_s = NEXT_WORD_S
     except asyncio.CancelledError:
         walk.stop.set()
         await asyncio.wait({work}, timeout=_STOP_WAIT_S)
         raise
     work.result()
-
-
-def _slow(root: Path) -> str:
-    return (
-        f"giving {_place(root)} to the pod's fsGroup takes long, because every file of the volume is visited; "
-        f"fsGroupChangePolicy: OnRootMismatch in the pod's securityContext visits them only when the root differs"
-    )
 
 
 def _place(root: Path) -> str:

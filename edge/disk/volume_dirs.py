@@ -17,9 +17,9 @@ from pathlib import Path
 
 from common.fault_points import reach
 from edge.disk import volume_data
-from edge.disk.block_devices import loops_on
 from edge.disk.found_volumes import Published, Staged, Unreadable, read_data
 from edge.disk.layout import PLUGIN, VOL_DATA, Layout
+from edge.disk.loop_devices import loops_on
 from edge.disk.mounts import read_table
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_data import VolumeData, VolumeDataUnknown

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from common.objects import Object, Ref
+from common.objects import Ref
 from edge.manager.clock import Clock
 from edge.manager.expansion import ClaimSize, read_claim
 from edge.stores.object_store import ObjectStore
@@ -35,11 +35,11 @@ class CallInputs:
         if volume.ephemeral or not volume.rules.attach_required:
             return {}
         ref = self._attachment_ref(volume)
-        found = self._get(ref)
-        if found is None:
+        body = self._read(ref)
+        if body is None:
             raise Waiting(f"PV {volume.name} is not attached to this node yet: there is no VolumeAttachment {ref.name}")
         try:
-            return self._attached(_body(found), volume, ref.name)
+            return self._attached(body, volume, ref.name)
         except (AttributeError, KeyError, TypeError) as error:
             raise NotReady(f"{ref} is malformed ({type(error).__name__})") from None
 
@@ -49,8 +49,8 @@ class CallInputs:
             return ""
         ref = self._attachment_ref(volume)
         try:
-            found = self._get(ref)
-            is_going = found is not None and _body(found)["metadata"].get("deletionTimestamp")
+            body = self._read(ref)
+            is_going = body is not None and body["metadata"].get("deletionTimestamp")
         except (AttributeError, KeyError, NotReady, TypeError):  # the attachment exists, whatever its content
             is_going = False
         return "" if is_going else self._objects.uid(ref)
@@ -59,11 +59,11 @@ class CallInputs:
         """Return the values of a Secret by key. Raises NotReady if it is missing, or a value is not text."""
         if ref is None:
             return {}
-        found = self._get(Ref("Secret", ref.namespace, ref.name))
-        if found is None:
+        body = self._read(Ref("Secret", ref.namespace, ref.name))
+        if body is None:
             raise NotReady(f"secret {ref.namespace}/{ref.name} is not known to this node")
         values = {}
-        for key, value in (_body(found).get("data") or {}).items():
+        for key, value in (body.get("data") or {}).items():
             try:
                 values[key] = base64.b64decode(value, validate=True).decode()
             except (TypeError, ValueError):  # the cause would show the value
@@ -81,8 +81,7 @@ class CallInputs:
         if not audiences or want.volume.block:  # the kubelet passes none for a block volume (csi_block.go)
             return None
         pod = want.pod
-        found = self._get(Ref("ServiceAccountToken", pod.namespace, pod.uid))
-        told = _body(found) if found is not None else {}
+        told = self._read(Ref("ServiceAccountToken", pod.namespace, pod.uid)) or {}
         have = told.get("tokens") or {}
         return {
             audience: self._token(have.get(audience), audience, want, told.get("problem")) for audience in audiences
@@ -91,16 +90,20 @@ class CallInputs:
     def claim_size(self, claim: Claim) -> ClaimSize | None:
         """Return the claim's present sizes; None if it is gone, unreadable, or was replaced under the same name."""
         try:
-            found = self._get(Ref("PersistentVolumeClaim", claim.namespace, claim.name))
-            return read_claim(_body(found)) if found is not None and found.stamp.uid == claim.uid else None
+            ref = Ref("PersistentVolumeClaim", claim.namespace, claim.name)
+            body = self._read(ref)
+            return read_claim(body) if body is not None and self._objects.uid(ref) == claim.uid else None
         except (AttributeError, NotReady, TypeError, ValueError):
             return None
 
-    def _get(self, ref: Ref) -> Object | None:
+    def _read(self, ref: Ref) -> dict[str, Any] | None:
         try:
-            return self._objects.get(ref)
+            found = self._objects.get(ref)
+            return found.read() if found is not None else None
         except OSError as error:
             raise NotReady(str(error)) from error
+        except ValueError:
+            raise NotReady(f"{ref} is not readable") from None
 
     def _attachment_ref(self, volume: Volume) -> Ref:
         return Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._node))
@@ -132,10 +135,3 @@ class CallInputs:
         if expires_at <= self._clock.time():
             raise NotReady(f"the token of {whose} expired at {until}, and only the hub can give a new one")
         return {"token": token, "expirationTimestamp": until}
-
-
-def _body(found: Object) -> dict[str, Any]:
-    try:
-        return found.read()
-    except ValueError:
-        raise NotReady(f"{found.ref} is not readable") from None

@@ -54,7 +54,7 @@ class VolumeDeferral:
         began_at = self._host.clock.monotonic()
         target = target_for(want)
         published = self._rows.publications[target]
-        is_used = self._is_handed(target) or await self._direct.is_told(published)
+        is_used = published.is_handed(self._host.boot) or await self._direct.is_told(published)
         try:
             device = await self._direct.device(published)
             fs_uuid, fills = await self._prepare(want, target, device, is_used=is_used)
@@ -143,10 +143,6 @@ class VolumeDeferral:
         return row.fs_uuid
 
     # ---- parts of several --------------------------------------------------------------------------------------------
-
-    def _is_handed(self, target: Target) -> bool:
-        row = self._rows.publications[target]
-        return row.handover is Handover.HANDED and row.boot == self._host.boot
 
     async def _record(self, step: str, target: Target, handover: Handover, fs_type: str, fs_uuid: str) -> None:
         row = self._rows.publications[target]

@@ -17,7 +17,7 @@ from edge.manager.expansion import IN_PROGRESS, PENDING, ClaimSize, Plan, Verdic
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target, target_for
 from edge.manager.rows import VolumeRows
-from edge.manager.states import Handover, State
+from edge.manager.states import State
 from edge.manager.steps import Step
 from edge.tries import KUBELET
 from edge.volume_errors import Refused, Uncertain
@@ -185,8 +185,9 @@ class VolumeExpander:
             self._tell_success(want, claim, plan)
             return True
         row = self._rows.publications[target_for(want)]
-        is_handed = row.handover is Handover.HANDED and row.boot == host.boot
-        if not (row.state is State.DONE or is_handed):  # no guest has the device: the handover grows its file system
+        if not (
+            row.state is State.DONE or row.is_handed(host.boot)
+        ):  # no guest has the device: the handover grows its file system
             self._growing = claim, plan
             return False
         is_grown = await host.direct().resize(row)

@@ -16,7 +16,7 @@ from typing import Any
 from edge import node_requests
 from edge.disk.layout import Layout
 from edge.runtimes import DirectRuntime
-from edge.volume_errors import NotReady
+from edge.volume_errors import VolumeError
 from edge.volumes import Deferral, PodVolume
 
 ANNOTATION = "csi-bridge.io/direct-volumes"
@@ -91,12 +91,11 @@ class OptIn:
         return found
 
     def _check_path(self, want: PodVolume) -> None:
-        from edge.direct.mount_info import DirectVolumeError  # noqa: PLC0415  # see edge.direct
-        from edge.direct.store import check_volume_path  # noqa: PLC0415
+        from edge.direct.store import check_volume_path  # noqa: PLC0415  # see edge.direct
 
         try:
             check_volume_path(str(self.layout.target(want.pod.uid, want.volume.name)))
-        except (DirectVolumeError, NotReady) as error:
+        except VolumeError as error:
             raise NotDeferrable(str(error)) from error
 
     @staticmethod

@@ -96,6 +96,10 @@ class Publication(Published):
         """Whether the agent defers it, and not its driver. For the driver it is then a block volume."""
         return bool(self.runtime) and self.block
 
+    def is_handed(self, boot: str) -> bool:
+        """Whether a guest may use it in this boot."""
+        return self.handover is Handover.HANDED and self.boot == boot
+
     @property
     def guard(self) -> Published:
         """The place in the pod's directory where a deferred volume has its guard: a file system's."""

@@ -110,9 +110,7 @@ class FactStore:
             self._write(ref, (_DROP, (ref.kind, ref.namespace, ref.name)))
         else:  # facts that come and go on a full disk must not pile up
             self._unwritten.pop(ref, None)
-        for waiter in self._waiters.pop(ref, ()):
-            if not waiter.done():
-                waiter.set_exception(KeyError(ref))
+        self._release(ref, KeyError(ref))
 
     def refs(self, kind: str) -> list[Ref]:
         return [ref for ref in self._stamps if ref.kind == kind]
@@ -184,9 +182,10 @@ class FactStore:
                 if stamp is not None:
                     self._on_stored(ref, stamp)
             case Untold(ref, stamp, why):
-                if not self._refuse(ref, stamp, why):
+                is_newest = self._newest.get(ref) == stamp.version
+                if not (is_newest and self._release(ref, FactRefused(why))):
                     log.warning("the hub does not accept the fact %s of this node: %s", ref, why)
-                if ref.kind in PASSING_KINDS and self._newest.get(ref) == stamp.version:
+                if ref.kind in PASSING_KINDS and is_newest:
                     self.drop(ref)
 
     async def flush(self) -> None:
@@ -201,19 +200,18 @@ class FactStore:
         if any(ref in waiting and waiting[ref][0] is not _ACK for waiting in (self._batch, self._unwritten)):
             return  # another state is about to be on the disk and is sent after this one: `_show` reports it
         self._acked.add(ref)
-        for waiter in self._waiters.pop(ref, ()):
-            if not waiter.done():
-                waiter.set_result(None)
+        self._release(ref)
         if ref.kind in PASSING_KINDS:
             self.drop(ref)
         else:
             self._write(ref, (_ACK, (1, ref.kind, ref.namespace, ref.name, stamp.version)))
 
-    def _refuse(self, ref: Ref, stamp: Stamp, why: str) -> bool:
-        waiters = self._waiters.pop(ref, set()) if self._newest.get(ref) == stamp.version else set()
+    def _release(self, ref: Ref, error: Exception | None = None) -> bool:
+        """End the waiting for a fact's newest state. Returns whether anybody waited."""
+        waiters = self._waiters.pop(ref, set())
         for waiter in waiters:
             if not waiter.done():
-                waiter.set_exception(FactRefused(why))
+                waiter.set_exception(error) if error is not None else waiter.set_result(None)
         return bool(waiters)
 
     def _on_lost(self, ref: Ref) -> None:
