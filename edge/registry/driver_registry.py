@@ -58,9 +58,6 @@ from edge.registry.registration_handler import RegistrationHandler
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 
-GRACE_S = 120.0
-"""A driver that left stays known for this time, which is longer than the replacement of a driver's pod."""
-
 _FILE, _OBSERVED_FILE = "drivers.json", "observed.json"
 """The files for drivers that register here, and for those that register with a kubelet."""
 
@@ -78,7 +75,6 @@ class DriverRegistry:
         changed: Callable[[], None] = lambda: None,
         labels: Callable[[], Mapping[str, str]] = dict,
         own: bool = True,
-        grace_s: float = GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`changed` is called when `drivers`, or a driver's answers about itself, have changed.
@@ -94,7 +90,7 @@ class DriverRegistry:
         for socket in sockets:
             self._sockets.seat(socket).driver.named = True
         path = state_dir / (_FILE if own else _OBSERVED_FILE)
-        self._store = DriversStore(node, path, self._sockets, grace_s=grace_s, clock=clock)
+        self._store = DriversStore(node, path, self._sockets, clock)
         self._handler = RegistrationHandler(
             self._store, self._sockets, check_labels=self._check_labels, has_topology=self._has_topology
         )

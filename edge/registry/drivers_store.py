@@ -36,6 +36,9 @@ log = logging.getLogger("csi_bridge.edge.registrar")
 OPERATORS: Version = (1,)
 """The version of a driver that an operator named: no version is lower."""
 
+GRACE_S = 120.0
+"""A driver that left stays known for this time, which is longer than the replacement of a driver's pod."""
+
 _STORE_AGAIN_S = 60.0
 """After a write that failed."""
 
@@ -133,13 +136,10 @@ class DriverFile:
 class DriversStore:
     """Holds the known drivers."""
 
-    def __init__(
-        self, node: str, path: Path, sockets: DriverSockets, *, grace_s: float, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, node: str, path: Path, sockets: DriverSockets, clock: Callable[[], float]) -> None:
         """Load the file. `sockets` has a seat for each named socket; named drivers without one are forgotten."""
         self._node = node
         self._sockets = sockets
-        self._grace_s = grace_s
         self._clock = clock
         self._known: dict[str, NodeDriver] = {}
         self._periods: dict[str, float] = {}
@@ -197,10 +197,10 @@ class DriversStore:
         return bool(left)
 
     def expire(self) -> bool:
-        before = self._clock() - self._grace_s
+        before = self._clock() - GRACE_S
         gone = [known for known in self if known.gone_at_s is not None and known.gone_at_s <= before]
         for known in gone:
-            log.info("driver %s left more than %g s ago and is forgotten", known.name, self._grace_s)
+            log.info("driver %s left more than %g s ago and is forgotten", known.name, GRACE_S)
             self.forget(known.name)
         return self._sockets.forget(before) or bool(gone)
 
@@ -220,7 +220,7 @@ class DriversStore:
     def idle_s(self) -> float | None:
         since = [known.gone_at_s for known in self]
         since += self._sockets.lost_at()
-        waits = [max(at_s + self._grace_s - self._clock(), 0.0) for at_s in since if at_s is not None]
+        waits = [max(at_s + GRACE_S - self._clock(), 0.0) for at_s in since if at_s is not None]
         if self._to_keep() != self._stored:
             waits.append(_STORE_AGAIN_S)
         return min(waits, default=None)

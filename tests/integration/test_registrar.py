@@ -19,7 +19,7 @@ from common.status import Code, Status
 from common.tasks import supervised
 from edge.drivers import ASK_AGAIN_S, Driver
 from edge.registrar import Registrar
-from edge.registry import plugin_client, registration_handler
+from edge.registry import drivers_store, plugin_client, registration_handler
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
 from tests.kit.answers import methods_of
@@ -52,7 +52,7 @@ class Node:
         self.registry: DriverRegistry
         self._running: contextlib.AsyncExitStack | None = None
 
-    async def start(self, *named: Path, own: bool = True, grace_s: float = 60.0) -> None:
+    async def start(self, *named: Path, own: bool = True) -> None:
         self.registry = DriverRegistry(
             self.name,
             state_dir=self.state,
@@ -60,7 +60,6 @@ class Node:
             sockets=named,
             labels=lambda: self.labels,
             own=own,
-            grace_s=grace_s,
         )
         self.registry.subscribe(self._changed)
         self._running = contextlib.AsyncExitStack()
@@ -244,7 +243,7 @@ async def test_names_that_begin_with_a_dot_are_left_alone(node: Node, vendor: Ve
 
 
 async def test_a_driver_that_left_is_known_for_a_while_also_after_a_restart_and_then_forgotten(
-    node: Node, plugin: Plugin
+    node: Node, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await node.start_with(plugin)
     plugin.stop()
@@ -252,7 +251,8 @@ async def test_a_driver_that_left_is_known_for_a_while_also_after_a_restart_and_
     assert node.facts() == {"vendor.test": "node-id"}
     await until(lambda: node.kept()[0]["gone"], "gone on disk")
     await node.stop()
-    await node.start(grace_s=0.5)
+    monkeypatch.setattr(drivers_store, "GRACE_S", 0.5)
+    await node.start()
     assert node.facts() == {"vendor.test": "node-id"}
     await until(lambda: node.registry.find("vendor.test") is None, "forgotten")
     assert node.registry.drivers == []
@@ -535,10 +535,11 @@ async def test_a_node_plugin_that_registered_and_is_just_being_asked_is_not_call
 
 
 async def test_a_driver_that_registered_once_mounts_when_an_operator_names_its_own_socket(
-    node: Node, plugin: Plugin, vendor: Vendor
+    node: Node, plugin: Plugin, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin.start()
-    await node.start(grace_s=0.5)
+    monkeypatch.setattr(drivers_store, "GRACE_S", 0.5)
+    await node.start()
     await told(plugin)
     plugin.stop()
     await until(lambda: node.kept() == [], "forgotten on disk")
@@ -658,10 +659,11 @@ async def test_a_state_directory_that_takes_no_file_keeps_no_driver_from_registe
 
 
 async def test_an_observer_finds_a_driver_by_its_registration_tells_it_nothing_and_forgets_it_a_while_after_it_left(
-    node: Node, plugin: Plugin, vendor: Vendor
+    node: Node, plugin: Plugin, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin.start()
-    await node.start(own=False, grace_s=0.5)
+    monkeypatch.setattr(drivers_store, "GRACE_S", 0.5)
+    await node.start(own=False)
     await until(lambda: [driver.name for driver in node.registry.drivers] == ["vendor.test"], "the driver")
     assert (await node.registry.drivers[0].unary("/csi.v1.Controller/GetCapacity", b"", timeout_s=5.0))[0].ok
     assert (plugin.asked, plugin.told) == (1, [])
