@@ -24,7 +24,7 @@ Shell completion in bash (in zsh and fish with zsh_source and fish_source):
 
 
 OUTPUT_HELP = "Form of the output; json is for programs."
-OUTPUT = option("--output", "-o", type=click.Choice(["table", "json"]), default="table", help=OUTPUT_HELP)
+OUTPUT = option("--output=table", "-o", type=click.Choice(["table", "json"]), help=OUTPUT_HELP)
 
 
 @click.group(cls=Group, context_settings=CONTEXT_SETTINGS, epilog=_COMPLETION)
@@ -86,7 +86,7 @@ def edge_run(settings: AgentFlags) -> None:
         option("--node", type=NODE, help="Name of this node in Kubernetes. Unset: the host's name."),
         process_options.EDGE_STATE_DIR,
         process_options.HUB_PROXY,
-        option("--timeout", type=duration_type("1s", "10m"), default="10s", help="Time limit for each connection."),
+        option("--timeout=10s", type=duration_type("1s", "10m"), help="Time limit for each connection."),
     ),
 )
 @click.argument("token")
@@ -116,17 +116,9 @@ def edge_join(**question: Any) -> None:
             help="Wait until every volume is published (with --pod: of that pod). Progress goes to stderr.",
         ),
         OUTPUT,
+        option("--timeout=5m", type=duration_type(), help="Time limit for --wait, and for the agent's answer."),
         option(
-            "--timeout",
-            type=duration_type(),
-            default="5m",
-            help="Time limit for --wait, and for the agent's answer.",
-        ),
-        option(
-            "--status",
-            type=SOCKET,
-            default="unix:///run/csi-bridge/edge.sock",
-            help="Status socket of the agent (its --status).",
+            "--status=unix:///run/csi-bridge/edge.sock", type=SOCKET, help="Status socket of the agent (its --status)."
         ),
     ),
 )
@@ -203,13 +195,8 @@ def status(settings: OperatorSettings, output: str, *, json: bool) -> None:
             help="Kubernetes cluster to look at beside the hub: a kubeconfig file, or in-cluster. Unset: the hub's "
             "own.",
         ),
-        option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help=OUTPUT_HELP),
-        option(
-            "--timeout",
-            type=duration_type("100ms", "10m"),
-            default="10s",
-            help="Time limit for each check.",
-        ),
+        option("--output=text", "-o", type=click.Choice(["text", "json"]), help=OUTPUT_HELP),
+        option("--timeout=10s", type=duration_type("100ms", "10m"), help="Time limit for each check."),
     )
 )
 def doctor(**question: Any) -> None:
@@ -250,7 +237,7 @@ def volumes(settings: OperatorSettings, output: str) -> None:
     settings=asking(
         "FACTS",
         option("--node", type=NODE, help="Only the facts of this edge node."),
-        option("--output", "-o", type=click.Choice(["yaml", "json"]), default="yaml", help=OUTPUT_HELP),
+        option("--output=yaml", "-o", type=click.Choice(["yaml", "json"]), help=OUTPUT_HELP),
     )
 )
 def facts(settings: OperatorSettings, node: str | None, output: str) -> None:
@@ -431,9 +418,8 @@ def token() -> None:
     settings=asking(
         "TOKEN_CREATE",
         option(
-            "--node",
+            "--node=*",
             type=Text(words, "PATTERN"),
-            default="*",
             help="Name of the new node that may join, or a pattern such as edge-*: every new node of such a name.",
         ),
         option(
@@ -449,8 +435,8 @@ def token() -> None:
             multiple=True,
             help="CSI driver that the nodes may report. Unset: every driver.",
         ),
-        option("--ttl", type=duration_type("1s", "8760h"), default="1h", help="Time in which nodes can use the token."),
-        option("--uses", type=click.IntRange(1, 1_000_000), default="1", unit="nodes", help="Nodes that may join."),
+        option("--ttl=1h", type=duration_type("1s", "8760h"), help="Time in which nodes can use the token."),
+        option("--uses=1", type=click.IntRange(1, 1_000_000), unit="nodes", help="Nodes that may join."),
     ),
 )
 def token_create(

@@ -20,17 +20,15 @@ LOCAL_HUB = Text(_local_hub, "unix:///PATH")  # the type of an option with the U
 
 OPERATOR_OPTIONS = (
     option(
-        "--hub",
+        "--hub=unix:///var/lib/kubeedge/kubeedge.sock",
         envvar="CSI_BRIDGE_HUB",
         type=LOCAL_HUB,
-        default="unix:///var/lib/kubeedge/kubeedge.sock",
         help="UNIX socket of the hub on this host (its --uds).",
     ),
-    option("--timeout", type=duration_type(), default="60s", help="Time limit for the answer."),
+    option("--timeout=60s", type=duration_type(), help="Time limit for the answer."),
     option(
-        "--max-message",
+        "--max-message=4MiB",
         type=size_type("64KiB", "64MiB"),
-        default="4MiB",
         group="tuning",
         help="Largest message that is taken, as on the hub. status, nodes, volumes and facts ignore it.",
     ),

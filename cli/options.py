@@ -123,18 +123,19 @@ class Option(click.Option):
 
 
 def option(*flags: str, type: Any, group: str = "", unit: str = "", **how: Any) -> Option:  # noqa: A002  # click's word
-    """Declare an option; arguments as for `click.option`, and as `Option` has them.
+    """Declare an option: its flags, the first one with its default (`--keepalive=10s`); the rest as for `click.option`.
 
     Its value is called like its first flag, with the unit of its type: `--keepalive` gives `keepalive_s`.
     """
     metavar, allowed = _words(type)
-    if not metavar:  # a switch
-        how["default"] = "false"
-    if not how.get("required"):
-        how.setdefault("default", None)
+    first, has_default, text = flags[0].partition("=")
+    flags = (first, *flags[1:])
+    default: dict[str, Any] = {} if how.get("required") else {"default": None if metavar else "false"}  # of a switch
+    if has_default:
+        default = {"default": [text] if how.get("multiple") else text}
     if not any(flag.isidentifier() for flag in flags):
         flags = (*flags, flags[0].lstrip("-").replace("-", "_") + getattr(type, "unit", ""))
-    return Option(flags, type=type, metavar=metavar, allowed=allowed, group=group, unit=unit, **how)
+    return Option(flags, type=type, metavar=metavar, allowed=allowed, group=group, unit=unit, **default, **how)
 
 
 def _words(type_: Any) -> tuple[str, str]:

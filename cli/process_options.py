@@ -39,23 +39,20 @@ HUB_PROXY = option(
 # The options of each of them. The defaults of limits and times, and the reasons for them, are those of `Limits`.
 PROCESS_OPTIONS = (
     _logs(
-        "--log-format",
+        "--log-format=auto",
         type=click.Choice(["auto", "text", "json"]),
-        default="auto",
         help="Format of log lines. auto is text on a terminal and JSON otherwise.",
     ),
     _logs(
-        "--log-level",
+        "--log-level=info",
         type=click.Choice(["debug", "info", "warning", "error"]),
-        default="info",
         help="Least severe level that is logged.",
     ),
     _logs(
-        "--v",
+        "--v=0",
         "-v",
         "verbosity",
         type=click.IntRange(0, 2**31 - 1),
-        default="0",
         help="Verbosity as in klog. 4 or more is the same as --log-level=debug.",
     ),
     _logs(
@@ -64,52 +61,38 @@ PROCESS_OPTIONS = (
         help="Address for /metrics, /healthz, /readyz, and of a hub /readyz/active. Unset: not served.",
     ),
     _tuning(
-        "--max-message",
+        "--max-message=4MiB",
         type=size_type("64KiB", "64MiB"),
-        default="4MiB",
         help="Largest CSI message that is carried. The stock sidecars take no answer above 4 MiB.",
     ),
     _tuning(
-        "--chunk",
+        "--chunk=16KiB",
         type=size_type("1KiB", "256KiB"),
-        default="16KiB",
         help="Size of the pieces that messages travel in. Small pieces keep a large message from delaying the others.",
     ),
     _tuning(
-        "--session-window",
+        "--session-window=64MiB",
         type=size_type("1MiB", "1GiB"),
-        default="64MiB",
         help="Bytes that a peer may send on a link before they are passed on. Limits the memory of a link.",
     ),
+    _tuning("--stream-window=256KiB", type=size_type("16KiB", "64MiB"), help="The same limit for one call on a link."),
     _tuning(
-        "--stream-window",
-        type=size_type("16KiB", "64MiB"),
-        default="256KiB",
-        help="The same limit for one call on a link.",
-    ),
-    _tuning(
-        "--max-calls",
+        "--max-calls=1024",
         type=click.IntRange(1, 100_000),
-        default="1024",
         unit="calls",
         help="Calls that a peer may have under way on a link at one time.",
     ),
     _tuning(
-        "--keepalive",
+        "--keepalive=10s",
         type=_LINK_TIME,
-        default="10s",
         help="A link that is silent for this time is probed. After twice this time it is closed.",
     ),
     _tuning(
-        "--hello-timeout",
-        type=_LINK_TIME,
-        default="30s",
-        help="Time limit for connecting, TLS and the first hello together.",
+        "--hello-timeout=30s", type=_LINK_TIME, help="Time limit for connecting, TLS and the first hello together."
     ),
     _tuning(
-        "--drain-timeout",
+        "--drain-timeout=25s",
         type=duration_type(),
-        default="25s",
         help="Time for calls under way to finish after SIGTERM. Kubernetes kills a pod after 30 s by default. A "
         "hub with --kubeconfig waits for none: their retries reach the hub that takes over.",
     ),
@@ -123,11 +106,10 @@ HUB_OPTIONS = Options(
     HubSettings,
     "HUB",
     *PROCESS_OPTIONS,
-    option("--name", type=TEXT, default="hub", help="Name that the hub tells its peers."),
+    option("--name=hub", type=TEXT, help="Name that the hub tells its peers."),
     option(
-        "--uds",
+        "--uds=unix:///var/lib/kubeedge/kubeedge.sock",
         type=SOCKET,
-        default="unix:///var/lib/kubeedge/kubeedge.sock",
         help="UNIX socket for proxy drivers and operators on this host. The default is KubeEdge's path.",
     ),
     option("--uds-group", type=TEXT, help="Group of the UNIX socket, whose mode is then 0660 instead of 0600."),
@@ -156,9 +138,8 @@ HUB_OPTIONS = Options(
     ),
     option("--listen", type=ADDRESS, help="Address for edge agents, and for proxy drivers on other hosts (wss)."),
     option(
-        "--state-dir",
+        "--state-dir=/var/lib/csi-bridge/hub",
         type=PATH,
-        default="/var/lib/csi-bridge/hub",
         help="Directory for the hub's records of nodes and volumes. Its disk must outlive the hub. One hub uses it.",
     ),
     option(
@@ -191,72 +172,62 @@ HUB_OPTIONS = Options(
         help="Namespace of that Lease. Unset: that of the hub's pod, or default outside of a pod.",
     ),
     _tuning(
-        "--leader-election-lease-duration",
+        "--leader-election-lease-duration=15s",
         type=_TIME,
-        default="15s",
         help="Time without a renewal after which a waiting hub takes the Lease.",
     ),
     _tuning(
-        "--leader-election-renew-deadline",
+        "--leader-election-renew-deadline=10s",
         type=_TIME,
-        default="10s",
         help="Time without a renewal after which the hub that holds the Lease ends.",
     ),
     _tuning(
-        "--leader-election-retry-period",
+        "--leader-election-retry-period=5s",
         type=duration_type("100ms", "24h"),
-        default="5s",
         help="Time between two renewals. A hub whose renewal has failed tries each second, a waiting hub twice.",
     ),
     option(
-        "--node-labels",
+        f"--node-labels={EDGE}={AGENT}",
         type=Text(labels, "KEY=VALUE,..."),
-        default=f"{EDGE}={AGENT}",
         help="With --kubeconfig: the labels of each Node that the hub makes for a node without a kubelet. They replace "
         "the default; an empty flag sets none. The hub sets them once and keeps your later changes.",
     ),
     option(
-        "--register-with-taints",
+        f"--register-with-taints={EDGE}={AGENT}:NoSchedule",
         type=Text(taints, "KEY=VALUE:EFFECT,..."),
-        default=f"{EDGE}={AGENT}:NoSchedule",
         help="With --kubeconfig: the taints of each such Node, as for --node-labels: only pods that tolerate them go "
         "there.",
     ),
     option(
-        "--unique-topology",
+        f"--unique-topology={HOSTNAME}",
         type=Text(unique_keys, "KEY,..."),
-        default=HOSTNAME,
         help="Keys of topology segments that only one node can have. A segment belongs to the first node that reports "
         "it, until csi-bridge forget. The list replaces the default; an empty flag lists none. csi-bridge.io/node is "
         "always unique.",
     ),
     _tuning(
-        "--max-connections",
+        "--max-connections=16000",
         type=click.IntRange(1, 1_000_000),
-        default="16000",
         unit="connections",
         help="Agents and proxy drivers that are connected to --listen at one time; more are refused.",
     ),
     _tuning(
-        "--max-handshakes",
+        "--max-handshakes=2048",
         type=click.IntRange(1, 1_000_000),
-        default="2048",
         unit="connections",
         help="Connections to --listen, and to --uds, whose peers the hub has not admitted yet. Above this limit, the "
         "address with the most of them loses one.",
     ),
     _tuning(
-        "--max-nodes",
+        "--max-nodes=20000",
         type=click.IntRange(1, 1_000_000),
-        default="20000",
         unit="nodes",
         help="Edge nodes that the hub knows, connected or not. Above this limit a new node is refused; a known one "
         "never is.",
     ),
     _tuning(
-        "--max-open-creates",
+        "--max-open-creates=20000",
         type=click.IntRange(1, 10_000_000),
-        default="20000",
         unit="creates",
         help="Creates of one driver that may run, or have an unknown outcome, at one time. Above this limit a new name "
         "is refused; a retry never is. Of several nodes, one can have about three quarters.",
@@ -277,21 +248,18 @@ HUB_OPTIONS = Options(
         "labels. An elected node stays while it serves.",
     ),
     _tuning(
-        "--takeover-after",
+        "--takeover-after=15s",
         type=duration_type("1s", "24h"),
-        default="15s",
         help="With --placement=shared: time for which the elected node may be away before another one serves.",
     ),
     _tuning(
-        "--fact-quota",
+        "--fact-quota=8MiB",
         type=size_type("1MiB", "1GiB"),
-        default="8MiB",
         help="Room in the hub's memory and records for one node's facts: the state of the node, its pods and claims.",
     ),
     _tuning(
-        "--audit-grace",
+        "--audit-grace=10m",
         type=duration_type("0s", "1h"),
-        default="10m",
         help="A volume that may be younger is no leak: its PersistentVolume may not be written yet.",
     ),
     _join(
@@ -301,9 +269,8 @@ HUB_OPTIONS = Options(
         "join (csi-bridge token create) and renews them. Unset: the agents' certificates come from files.",
     ),
     _join(
-        "--cert-ttl",
+        "--cert-ttl=168h",
         type=duration_type("10s", "8760h"),
-        default="168h",
         help="Life of a certificate that the hub signs. The agent renews it after two thirds of it.",
     ),
     _join(
@@ -313,9 +280,8 @@ HUB_OPTIONS = Options(
         "Unset: no node can join.",
     ),
     _join(
-        "--renew-grace",
+        "--renew-grace=1440h",
         type=duration_type("0s", "87600h"),
-        default="1440h",
         help="Time after a certificate's end in which its node can renew it at --join-listen. Later it has to join "
         "again.",
     ),
@@ -345,58 +311,47 @@ DRIVER_OPTIONS = Options(
         required=True,
         help="Name of the vendor's driver, as its GetPluginInfo returns it.",
     ),
+    option("--endpoint=unix:///csi/csi.sock", type=SOCKET, help="UNIX socket for the sidecars (their --csi-address)."),
     option(
-        "--endpoint",
-        type=SOCKET,
-        default="unix:///csi/csi.sock",
-        help="UNIX socket for the sidecars (their --csi-address).",
-    ),
-    option(
-        "--endpoint-mode",
+        "--endpoint-mode=0660",
         type=Text(octal_mode, "MODE"),
-        default="0660",
         help="File mode of --endpoint. Sidecars may run as other users.",
     ),
     option(
-        "--hub-endpoint",
+        "--hub-endpoint=unix:///var/lib/kubeedge/kubeedge.sock",
         "--kubeedge-endpoint",
         type=ENDPOINT,
         multiple=True,
-        default=["unix:///var/lib/kubeedge/kubeedge.sock"],
         help="Address of the hub: its UNIX socket, or wss://HOST:PORT on another host. Give those of all hubs of a "
         "cluster: the proxy driver keeps a link to each, and calls the one that leads.",
     ),
     HUB_PROXY,
     option("--nodeid", type=NODE, help="Edge node that every call goes to. Excludes --placement=local and shared."),
     option(
-        "--placement",
+        "--placement=auto",
         type=click.Choice(["auto", "pinned", "local", "shared"]),
-        default="auto",
         help="How the node of a call is chosen. pinned: --nodeid, else the only node that runs the driver. local: each "
         "node has its own storage; a volume is made where its topology says, and later calls for it go there. shared: "
         "every node reaches the storage; the hub elects the one that serves all calls. auto: "
         "local if the driver has a topology of its own, else pinned.",
     ),
     _tuning(
-        "--max-connections",
+        "--max-connections=1024",
         type=click.IntRange(1, 100_000),
-        default="1024",
         unit="connections",
         help="Connections of sidecars at one time; more are closed. A sidecar keeps one, and livenessprobe opens one "
         "for each check.",
     ),
     option(
-        "--state-dir",
+        "--state-dir=/var/lib/csi-bridge/driver",
         type=PATH,
-        default="/var/lib/csi-bridge/driver",
         help="Directory for the driver's Identity and capabilities, so that sidecars can start while the link is down.",
     ),
 )
 
 EDGE_STATE_DIR = option(
-    "--state-dir",
+    "--state-dir=/var/lib/csi-bridge/edge",
     type=PATH,
-    default="/var/lib/csi-bridge/edge",
     help="Directory for everything that the agent keeps over a restart.",
 )
 
@@ -422,15 +377,13 @@ EDGE_OPTIONS = Options(
     ),
     EDGE_STATE_DIR,
     option(
-        "--root-dir",
+        "--root-dir=/var/lib/kubelet",
         type=PATH,
-        default="/var/lib/kubelet",
         help="Kubelet's directory, where drivers register and pods' volumes are mounted. KubeEdge's is /var/lib/edged.",
     ),
     option(
-        "--registration",
+        "--registration=own",
         type=click.Choice(["own", "observe"]),
-        default="own",
         help="own: the agent takes registrations and mounts pods' volumes, as a kubelet does. observe: a kubelet does "
         "that on this node; the agent finds its drivers and mounts nothing.",
     ),
@@ -442,21 +395,18 @@ EDGE_OPTIONS = Options(
         "this node to the answers of a driver without a topology. Without it such volumes are not tied to a node.",
     ),
     option(
-        "--durability",
+        "--durability=normal",
         type=click.Choice(["normal", "full"]),
-        default="normal",
         help="full: every write is on the disk before the next step (fsync), for nodes that lose power.",
     ),
     _tuning(
-        "--volume-stats-interval",
+        "--volume-stats-interval=1m",
         type=_TIME,
-        default="1m",
         help="Time between two questions to a driver for the usage and health of a volume.",
     ),
     _tuning(
-        "--volume-republish-interval",
+        "--volume-republish-interval=1m",
         type=_TIME,
-        default="1m",
         help="Time between two publications of a volume whose driver wants them (requiresRepublish). The agent adds up "
         "to half of it.",
     ),
@@ -469,9 +419,8 @@ EDGE_OPTIONS = Options(
         "kata=go:3.20:ext4. Without this flag no volume is deferred.",
     ),
     _tuning(
-        "--direct-run-dir",
+        "--direct-run-dir=/run",
         type=PATH,
-        default="/run",
         help="Directory below which these runtimes keep their direct volumes and sandboxes.",
     ),
     option(
@@ -481,43 +430,37 @@ EDGE_OPTIONS = Options(
         "raw block volumes, and those that the runtime mounts, by names that edge volumes shows. unset: no files.",
     ),
     option(
-        "--status",
+        "--status=unix:///run/csi-bridge/edge.sock",
         type=SOCKET,
-        default="unix:///run/csi-bridge/edge.sock",
         help="UNIX socket where the agent tells its state as JSON over HTTP: curl --unix-socket PATH http://edge/status.",
     ),
     _tuning(
-        "--max-operations",
+        "--max-operations=1024",
         type=click.IntRange(1, 100_000),
-        default="1024",
         unit="operations",
         help="Calls that change something and are under way at the drivers at one time, also without a caller.",
     ),
     _tuning(
-        "--operation-limit",
+        "--operation-limit=10m",
         type=_TIME,
-        default="10m",
         help="Time limit for one call to a driver. After it the agent cancels the call, and a retry can start anew.",
     ),
     _tuning(
-        "--controller-lease",
+        "--controller-lease=60s",
         type=_TIME,
-        default="60s",
         help="Time without an answer of the hub after which the agent cancels its controller operations of shared "
         "drivers (--placement=shared) and begins no others. Until then, the node that takes over repeats none of them.",
     ),
     _tuning(
-        "--fence",
+        "--fence=off",
         type=click.Choice(["on", "off"]),
-        default="off",
         help="Whether volumes with csi-bridge.io/offline: fence may go to another node while this one is away. When "
         "the controller lease ends, the agent shuts their file systems down. If it cannot, or is dead, the watchdog "
         "resets the machine. Say `on` only for a machine that is never paused as a whole.",
     ),
     _tuning(
-        "--watchdog",
+        "--watchdog=/dev/watchdog",
         type=PATH,
-        default="/dev/watchdog",
         help="Watchdog device of the kernel, for --fence=on alone. Its time must be 30 s or more.",
     ),
 )
