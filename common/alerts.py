@@ -12,8 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
-Send = Callable[[bytes], None]
-"""Sends an alert to the peer, now: the connection closes right after it."""
+Send = Callable[[bytes], None]  # sends an alert to the peer, now: the connection closes right after it
 
 
 class _AlertingObject(ssl.SSLObject):

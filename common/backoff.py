@@ -6,12 +6,7 @@ It reads no clock, waits for nothing and counts nothing: the caller counts the f
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_MOST_DOUBLINGS = 64
-"""Enough for any limit; a larger power may be no float."""
-
-
-def _exact(wait_s: float) -> float:
-    return wait_s
+_MOST_DOUBLINGS = 64  # enough for any limit; a larger power may be no float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +15,8 @@ class Backoff:
 
     first_s: float
     most_s: float  # before jitter
-    factor: float = 2.0
-    jitter: Callable[[float], float] = _exact  # so that many clients do not try in step
+    jitter: Callable[[float], float] = float  # by default none; for many clients, which must not try in step
 
     def wait_s(self, failures: int) -> float:
         """The seconds to wait after so many failures in a row; at least one."""
-        return self.jitter(min(self.first_s * self.factor ** min(failures - 1, _MOST_DOUBLINGS), self.most_s))
+        return self.jitter(min(self.first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self.most_s))

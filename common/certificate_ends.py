@@ -110,7 +110,7 @@ class CertificateEnds:
         for name, path in self._files.items():
             term = self._term(path)
             if term is None or not term.ends_soon(now) or (self._renews and name == OWN):
-                continue  # without a renewal, a node says so itself
+                continue  # a process that renews its own says so itself if it cannot
             what = "the certificate" if name == OWN else "a CA certificate"
             ends = "has ended" if term.ends_at <= now else "ends"
             do = "renew the file" if name == OWN else "change the CA (docs/trust.md#change-the-ca)"

@@ -26,8 +26,7 @@ from common.errors import RemoteProtocolError
 MAX_TEXT_BYTES = 65_536
 """The longest string in a frame. Strings are status messages for people: nobody reads a vendor's 3 MB."""
 
-LARGEST_NUMBER = 2**63 - 1
-"""The largest number in a frame; the smallest is 0."""
+LARGEST_NUMBER = 2**63 - 1  # the largest number in a frame; the smallest is 0
 
 _MAX_FRAMES = 16_384
 """The most frames in one message, so that decoding blocks the loop only briefly. A chunk of acks has 4,000."""
@@ -37,8 +36,7 @@ _MAX_ITEMS = 256
 levels."""
 
 
-_KEPT_BYTES = 65_536
-"""After a message of more bytes its unpacker is not kept: it would keep as much memory."""
+_KEPT_BYTES = 65_536  # after a message of more bytes its unpacker is not kept: it would keep as much memory
 
 T = TypeVar("T")
 

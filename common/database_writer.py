@@ -33,15 +33,13 @@ from common.errors import BridgeError
 
 log = logging.getLogger("csi_bridge.database")
 
-RETRY_S = 5.0
-"""The wait before a retry: people may make room on a full disk meanwhile."""
+RETRY_S = 5.0  # the wait before a retry: people may make room on a full disk meanwhile
 
 _GATHER_S = 0.02
 """How long `put`s gather after a write. A transaction costs as much as a dial's other work for the database, and
 thousands of agents dial within seconds. A process that is killed loses them."""
 
-Statement = tuple[str, tuple[object, ...]]
-"""SQL, and the values of its question marks."""
+Statement = tuple[str, tuple[object, ...]]  # SQL, and the values of its question marks
 
 
 class WriteFailed(OSError):
@@ -88,8 +86,7 @@ class DatabaseWriter:
         self._numbers = itertools.count()
         self._once: list[_Write] = []
         self._retried: dict[Hashable, _Write] = {}
-        self._retry_at = 0.0
-        """When the retried writes are due, on the monotonic clock; 0: at once."""
+        self._retry_at = 0.0  # when the retried writes are due, on the monotonic clock; 0: at once
         self._gives_up = self._closing = False
         self._gathers = self._is_awaited = False
         """Whether `put`s gather now, and whether a caller waits for one of the writes."""

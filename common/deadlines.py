@@ -6,8 +6,7 @@ A call that ends in time is not taken out, because most do: the owner says at th
 import heapq
 from collections.abc import Collection
 
-_SPARE = 64
-"""The deadlines of ended calls that may stay."""
+_SPARE = 64  # the deadlines of ended calls that may stay
 
 _WAY_BACK_S, _WAY_BACK = 1.0, 0.05
 

@@ -10,8 +10,7 @@ from hashlib import blake2b
 from common.errors import RemoteProtocolError
 from common.objects import Ref, Stamp
 
-BUCKETS = 256
-"""Of 10,000 objects, each bucket has 40. One changed object costs the list of its bucket, about 4 KB."""
+BUCKETS = 256  # Of 10,000 objects, each bucket has 40. One changed object costs the list of its bucket, about 4 KB.
 
 _SUM_BYTES = 8
 _SIZE_BYTES = BUCKETS * _SUM_BYTES

@@ -43,8 +43,7 @@ RIGHT_URI: Final = "csi-bridge:may-run:"
 MAX_REQUEST_BYTES: Final = 65_536
 """The longest message of a join or renewal. A request has about 2 kB with a long chain of certificates."""
 
-LONGEST_TOKEN_CHARS: Final = 4_096
-"""The longest token, of which a terminal takes as many characters on one line."""
+LONGEST_TOKEN_CHARS: Final = 4_096  # the longest token, of which a terminal takes as many characters on one line
 
 _GENERATION: Final = re.compile(r"[1-9][0-9]{0,18}")
 _PREFIX: Final = "csi1."
@@ -57,12 +56,12 @@ _RENEWAL: Final = b"csi-bridge renewal 1\0"
 class RefusedFor(StrEnum):
     """The hub's reason why it issues no certificate. A newer hub may know more."""
 
+    # The token is unknown, revoked, expired, used up, or for another node. The agent needs a new one.
     TOKEN = "token"  # noqa: S105  # a reason
-    """The token is unknown, revoked, expired, used up, or for another node. The agent needs a new one."""
     NODE = "node"  # the node has joined before, and the token names no node: its own token must name it
     REQUEST = "request"  # the certificate request, or the signature of the present key, is not valid
+    # The present certificate is not one that this hub renews: an unknown CA, no generation, or past the grace.
     CERTIFICATE = "certificate"
-    """The present certificate is not one that this hub renews: an unknown CA, no generation, or past the grace."""
     DENIED = "denied"  # an operator denies the node or its certificate
     COPY = "copy"  # a later certificate of the node has replaced the present one
     NO_CA_KEY = "no-ca-key"  # the hub signs no certificates: it runs without --ca-key. Certificates come from files.
@@ -131,11 +130,8 @@ class Refused:
     retry_s: int = 0  # the same request may succeed after this time; 0: only an operator can change the answer
 
 
-Request = AskCa | Join | Renew
-"""Every message of an agent."""
-
-Answer = CaCertificates | Issued | Refused
-"""Every message of a hub."""
+Request = AskCa | Join | Renew  # every message of an agent
+Answer = CaCertificates | Issued | Refused  # every message of a hub
 
 TYPES: dict[int, type[Request | Answer]] = {
     0: AskCa,
@@ -149,8 +145,7 @@ TYPES: dict[int, type[Request | Answer]] = {
 
 _CODEC: Codec[Request | Answer] = Codec(TYPES)
 
-encode = _CODEC.encode
-"""Returns one message's bytes."""
+encode = _CODEC.encode  # returns one message's bytes
 
 
 def decode(data: bytes) -> Request | Answer:

@@ -17,8 +17,7 @@ _MAY_GO_ON = "an operation that the call started may still be running, and a ret
 """A hope, not a promise: a read or a stream is cancelled, and only the agent knows which calls are operations."""
 
 
-_MOST_NAMED = 10
-"""The most nodes that one message names."""
+_MOST_NAMED = 10  # the most nodes that one message names
 
 
 class BridgeError(Exception):

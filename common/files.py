@@ -15,8 +15,7 @@ Stamp = tuple[int, int, int] | None
 """A file's inode, modification time and size, to see that it has changed; None while it is missing."""
 
 
-_FULL_BYTES, _FULL_FILES = 1 << 20, 10
-"""With less, a database cannot be written."""
+_FULL_BYTES, _FULL_FILES = 1 << 20, 10  # with less, a database cannot be written
 
 
 def room_of(directory: Path) -> tuple[int, int | None]:

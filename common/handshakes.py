@@ -16,8 +16,7 @@ from typing import Final, Generic, TypeVar
 
 Connection = TypeVar("Connection")
 
-_IPV6_SITE_BITS: Final = 64
-"""A host with IPv6 has a whole /64 (RFC 7421), so its addresses count as one."""
+_IPV6_SITE_BITS: Final = 64  # a host with IPv6 has a whole /64 (RFC 7421), so its addresses count as one
 
 
 class Handshakes(Generic[Connection]):

@@ -30,17 +30,13 @@ if TYPE_CHECKING:
 Ready = Callable[[], tuple[bool, str]]
 """Returns whether the process can do its work, and if not, a sentence with the reason."""
 
-MOST_CONNECTIONS: Final = 32
-"""Enough for a Prometheus, a kubelet and a few people. Each connection is a thread."""
+MOST_CONNECTIONS: Final = 32  # Enough for a Prometheus, a kubelet and a few people. Each connection is a thread.
 
 CONNECTION_LIMIT_S: Final = 10.0
 """How long one read or write of a client may take. Prometheus' own scrape_timeout is 10 s."""
 
-_BACKLOG: Final = 128
-"""Connections that the kernel queues before they are accepted: more than a burst of probes."""
-
-_RETRY_S: Final = 0.1
-"""How long to wait when the process has no file descriptor for another connection."""
+_BACKLOG: Final = 128  # connections that the kernel queues before they are accepted: more than a burst of probes
+_RETRY_S: Final = 0.1  # how long to wait when the process has no file descriptor for another connection
 
 _log = logging.getLogger("csi_bridge.http")
 

@@ -23,8 +23,7 @@ MOST_BYTES: Final = 32 * 1024
 
 _WHY_CHARS: Final = 200
 
-TEXTS: Final = ("driver", "handle", "pv", "pod", "why", "since")
-"""The fields of a volume."""
+TEXTS: Final = ("driver", "handle", "pv", "pod", "why", "since")  # the fields of a volume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -18,14 +18,12 @@ from typing import Final, Generic, TextIO, TypeVar
 
 Line = TypeVar("Line")
 
-BLOCK_S: Final = 0.05
-"""A thread that wakes for each line takes the interpreter from the event loop each time."""
+BLOCK_S: Final = 0.05  # a thread that wakes for each line takes the interpreter from the event loop each time
 
 MOST_LINES: Final = 10_000
 """One line has about 300 bytes. The longest ones, which carry a vendor's message, have 4 KiB: 40 MB then wait."""
 
-FLUSH_S: Final = 2.0
-"""The longest wait for a stream that takes nothing, at the end of the process."""
+FLUSH_S: Final = 2.0  # the longest wait for a stream that takes nothing, at the end of the process
 
 
 class LineWriter(Generic[Line]):

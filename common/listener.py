@@ -48,8 +48,7 @@ _SHARE: Final = 0.1
 _TRIM_AFTER: Final = 256
 """Handshakes at one time, after whose end the listener gives memory back: they have taken 15 MB."""
 
-_TRIM_DELAY_S: Final = 1.0
-"""When it does so. It takes up to 0.1 s after thousands of handshakes."""
+_TRIM_DELAY_S: Final = 1.0  # When it does so. It takes up to 0.1 s after thousands of handshakes.
 
 OnFailed = Callable[[str, Reason, str], None]
 """Called with address, reason and a sentence if a connection ends before its hello, unless the client just left."""

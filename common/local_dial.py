@@ -48,8 +48,7 @@ class LocalPort:
         return dialled
 
 
-Side = tuple[Hello, LinkHandler, Limits]
-"""What one end of a link is made of."""
+Side = tuple[Hello, LinkHandler, Limits]  # what one end of a link is made of
 
 
 def join(dialler: Side, acceptor: Side, *, peer: Peer | None = None) -> tuple[Link, Link]:

@@ -29,18 +29,14 @@ from common.line_limit import WINDOW_S, LineLimit
 from common.line_writer import LineWriter
 from common.status import Status, code_name
 
-ROOT: Final = "csi_bridge"
-"""The parent of every logger of the bridge."""
-
-VERBOSE_FROM: Final = 4
-"""klog's `-v=4` is "debug level" (kubernetes/community, logging conventions)."""
+ROOT: Final = "csi_bridge"  # the parent of every logger of the bridge
+VERBOSE_FROM: Final = 4  # klog's `-v=4` is "debug level" (kubernetes/community, logging conventions)
 
 LONGEST_MESSAGE_CHARS: Final = 2000
 """A vendor's status message may be as long as a gRPC trailer: too long for a log line."""
 
 
-Fields = Mapping[str, str | int | float]
-"""The fields of a line, after its message."""
+Fields = Mapping[str, str | int | float]  # the fields of a line, after its message
 
 _NO_FIELDS: Final[dict[str, str | int | float]] = {}
 _peer: ContextVar[str | None] = ContextVar("csi_bridge_peer", default=None)
@@ -67,8 +63,7 @@ seconds, node, driver, method, call id, status, and the sizes of the request and
 calls: "LineWriter[str | FinishedCall] | None" = None
 """Writes the lines of finished calls at INFO, past `logging`: its thread makes all of the line. None without them."""
 
-_lines: "LineHandler | None" = None
-"""The output of this process: see `configure`."""
+_lines: "LineHandler | None" = None  # the output of this process: see `configure`
 
 
 def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO | None = None) -> "LineHandler":
@@ -203,8 +198,7 @@ class LineHandler(logging.Handler):
         return self._form.line(time.time(), head)
 
 
-_FORMATTER: Final = logging.Formatter()
-"""Formats tracebacks."""
+_FORMATTER: Final = logging.Formatter()  # formats tracebacks
 
 
 class JsonLines:
@@ -229,7 +223,7 @@ class TextLines:
 
     def head(self, level: str, logger: str, message: str, fields: Fields) -> str:
         told = " " + self.more(fields) if fields else ""
-        return f"{level:<7} {logger.removeprefix(f'{ROOT}.')}: {_printable(message)}{told}"
+        return f"{level:<7} {logger.removeprefix(f'{ROOT}.')}: {_escaped(_shortened(message))}{told}"
 
     def more(self, fields: Fields) -> str:
         return "".join(f" {name}={_quoted(str(value))}" for name, value in fields.items())
@@ -269,10 +263,6 @@ def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST_MESSAGE_CHARS else f"{text[:LONGEST_MESSAGE_CHARS]}…"
 
 
-def _printable(text: str) -> str:
-    return _escaped(_shortened(text))
-
-
 def _escaped(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
@@ -280,8 +270,5 @@ def _escaped(text: str) -> str:
 @functools.lru_cache(maxsize=256)  # as in JSON
 def _quoted(text: str) -> str:
     text = _shortened(text)
-    return json.dumps(text, ensure_ascii=not text.isprintable()) if not text or not _plain(text) else text
-
-
-def _plain(text: str) -> bool:
-    return text.isprintable() and not any(char in text for char in ' "=')
+    is_plain = text and text.isprintable() and not any(char in text for char in ' "=')
+    return text if is_plain else json.dumps(text, ensure_ascii=not text.isprintable())

@@ -16,8 +16,7 @@ from typing import Final
 from common.codec import LARGEST_NUMBER, MAX_TEXT_BYTES, Codec, pack
 from common.status import Status
 
-WIRE_VERSION = 2
-"""The newest version that this code speaks."""
+WIRE_VERSION = 2  # the newest version that this code speaks
 
 OLDEST_WIRE_VERSION = 2
 """The oldest version that this code still understands. Two peers speak the lower of their two versions."""
@@ -26,16 +25,16 @@ OLDEST_WIRE_VERSION = 2
 class Kind(IntEnum):
     """A stream's purpose. The opener names it, and the acceptor refuses a kind that it does not serve."""
 
+    # One CSI call: one request, any number of answers, a status. `subject` is the driver's name, `method` the path.
     CALL = 1
-    """One CSI call: one request, any number of answers, a status. `subject` is the driver's name, `method` the path."""
     REPORT = 2  # edge to hub: each message is the agent's whole report about its drivers (`common.reports`)
     WATCH = 3  # proxy driver to hub: each message of the hub is its newest report about the driver `subject`
     SYNC = 7  # edge to hub: the hub sends the objects that concern the node, and the agent keeps them (`common.sync`)
     FACTS = 8  # edge to hub: the agent sends facts about its node, and the hub keeps them (`common.sync`)
     OBSERVE = 9  # edge to hub, in place of SYNC and FACTS: a kubelet serves the node. The stream carries no message.
     CA = 10  # edge to hub, before it joins: the answer is the hub's CA certificates (`common.enrolment`)
+    # Edge to hub's join listener: the request has a token and a certificate request, the answer a certificate.
     JOIN = 11
-    """Edge to hub's join listener: the request has a token and a certificate request, the answer a certificate."""
     RENEW = 12  # edge to hub: the same with the node's present key in place of a token; or the node's next key
     ORDER = 13  # operator to hub: `method` is the order's name, the message its arguments as JSON. The answer is JSON.
 
@@ -66,8 +65,8 @@ class Reason(StrEnum):
     ROLE = "role"  # the hello was refused: this listener does not take that role
     NAME = "name"  # the hello was refused: no usable name
     CERTIFICATE = "certificate"  # the hello was refused: it contradicts the certificate
+    # The hello was refused: another machine of that name is connected, or a proxy driver of the opposite placement.
     CONFLICT = "conflict"
-    """The hello was refused: another machine of that name is connected, or a proxy driver of the opposite placement."""
     STALE = "stale"  # the hello was refused: a later start of the same machine is connected
     DRAINING = "draining"  # the hello was refused: the hub is shutting down
     FULL = "full"  # the hello was refused: the node is new, and the hub knows `--max-nodes` already
@@ -234,11 +233,8 @@ TYPES: Final[dict[int, type[Frame]]] = {
 
 _CODEC: Codec[Frame] = Codec(TYPES)
 
-encode = _CODEC.encode
-"""Returns one frame's bytes."""
-
-decode = _CODEC.decode
-"""Returns all frames of one WebSocket message, or raises a `RemoteProtocolError`."""
+encode = _CODEC.encode  # returns one frame's bytes
+decode = _CODEC.decode  # returns all frames of one WebSocket message, or raises a `RemoteProtocolError`
 
 read = _CODEC.read
 """The same as type numbers and fields, without an object for each frame: a session takes its frames so."""
@@ -246,8 +242,7 @@ read = _CODEC.read
 # The same bytes as of `encode`, without a frame object: nearly all frames are of these types.
 
 
-Heading = tuple[int, int, int, str, str, str, str, int, int]
-"""The fields of an `Open` before its message."""
+Heading = tuple[int, int, int, str, str, str, str, int, int]  # the fields of an `Open` before its message
 
 
 def encode_open(heading: Heading, first: bytes | None = None) -> bytes:

@@ -41,8 +41,7 @@ LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
 CONFLICTS: Final = ("name", "rights", "copy", "segment", "unreadable", "capability", "id")
 """The values of the label `cause`: why the hub refused a node's report or answer, or a call to the node."""
 
-DEFERRED_BY: Final = ("agent", "driver")
-"""The values of the label `by`: who has told the pod's runtime of a volume."""
+DEFERRED_BY: Final = ("agent", "driver")  # the values of the label `by`: who has told the pod's runtime of a volume
 
 
 class Counter:

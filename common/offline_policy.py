@@ -24,9 +24,8 @@ from typing import Any, Final
 ANNOTATION: Final = "csi-bridge.io/offline"
 PARAMETER: Final = ANNOTATION
 
-_LONGEST_LEASE_S: Final = 86_400
-_LONGEST_WATCHDOG_S: Final = 3_600
-"""What an agent may tell. With more, it does not fence."""
+_LONGEST_LEASE_S: Final = 86_400  # with more, an agent does not fence
+_LONGEST_WATCHDOG_S: Final = 3_600  # the same
 
 KEEP: Final = "keep"
 FENCE: Final = "fence"

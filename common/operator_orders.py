@@ -11,8 +11,7 @@ from typing import ClassVar, Protocol
 class Order(Protocol):
     """A dataclass with the arguments of one order."""
 
-    order: ClassVar[str]
-    """The order's name."""
+    order: ClassVar[str]  # the order's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

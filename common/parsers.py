@@ -21,8 +21,7 @@ LONGEST_SOCKET_PATH_BYTES: Final = 107
 LONGEST_NAME_CHARS: Final = 253
 """Length limit for the name of a Kubernetes object. A hub refuses nodes with longer names."""
 
-LONGEST_DRIVER_NAME_CHARS: Final = 63
-"""CSI spec, GetPluginInfoResponse.name."""
+LONGEST_DRIVER_NAME_CHARS: Final = 63  # CSI spec, GetPluginInfoResponse.name
 
 _DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*")
 

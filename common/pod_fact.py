@@ -20,17 +20,13 @@ from typing import Any, Final
 
 from common.objects import encode_body
 
-MOUNTED: Final = "csi-bridge.io/VolumesMounted"
-"""The condition that says whether the pod has all its volumes."""
+MOUNTED: Final = "csi-bridge.io/VolumesMounted"  # the condition that says whether the pod has all its volumes
 
 RELEASED: Final = "csi-bridge.io/VolumesReleased"
 """The condition that says that the pod is over and nothing of its volumes is left on the node."""
 
-UNMOUNTED: Final = "Unmounted"
-"""The reason of both conditions once the pod is over and nothing of its volumes is left."""
-
-MOST_BYTES: Final = 16 * 1024
-"""Of a pod fact as JSON: a node may have thousands."""
+UNMOUNTED: Final = "Unmounted"  # the reason of both conditions once the pod is over and nothing of its volumes is left
+MOST_BYTES: Final = 16 * 1024  # of a pod fact as JSON: a node may have thousands
 
 _REASON_CHARS: Final = (900, 450, 200, 100, 50, 0)
 """Lengths to which reasons are cut, until the fact has room for all of them."""
@@ -43,8 +39,8 @@ class VolumeState(StrEnum):
 
     MOUNTED = "mounted"
     WAITING = "waiting"  # the pod does not have it
+    # It may be mounted. The node is finding out, or has not told, or told a state that this version does not know.
     UNKNOWN = "unknown"
-    """It may be mounted. The node is finding out, or has not told, or told a state that this version does not know."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

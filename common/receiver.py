@@ -35,5 +35,4 @@ class Receiver:
         """Every message that was given to `send` has left. Told once after `Link.unsent` has found some."""
 
 
-NOBODY = Receiver()
-"""The receiver of an accepted stream until the application has given one."""
+NOBODY = Receiver()  # the receiver of an accepted stream until the application has given one

@@ -43,12 +43,9 @@ MAX_REPORT_BYTES = 262_144
 """The largest report that the hub accepts from one node. A driver has 1 to 2 KiB, so this is more than 100 drivers."""
 
 
-MOST_PROBLEMS = 20
+MOST_PROBLEMS = 20  # of a node; more do not count
 MOST_PROBLEM_CHARS = 500
-"""The problems of a node that count, and the characters of each."""
-
-_MAX_PROBLEMS_BYTES = 131_072
-"""The largest message with them: JSON has up to twelve bytes for a character."""
+_MAX_PROBLEMS_BYTES = 131_072  # the largest message with them: JSON has up to twelve bytes for a character
 
 
 @dataclass(frozen=True, slots=True)

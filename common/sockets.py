@@ -13,8 +13,7 @@ from pathlib import Path
 
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 
-LOCK_WAIT_S = 2.0
-"""How long to wait for another process that is about to listen in the same directory."""
+LOCK_WAIT_S = 2.0  # how long to wait for another process that is about to listen in the same directory
 
 
 class UnixListener(socket.socket):
@@ -172,8 +171,7 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
-FileId = tuple[int, int, int] | None
-"""The identity of a file at a path; None if there is no file."""
+FileId = tuple[int, int, int] | None  # the identity of a file at a path; None if there is no file
 
 
 def file_id(path: str) -> FileId:

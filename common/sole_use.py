@@ -11,8 +11,7 @@ from typing import Final
 
 from common.objects import Ref
 
-KIND: Final = "SoleUse"
-"""The kind of the fact. It has no object in Kubernetes."""
+KIND: Final = "SoleUse"  # The kind of the fact. It has no object in Kubernetes.
 
 
 def sole_use(driver: str, handle: str) -> Ref:

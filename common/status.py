@@ -31,8 +31,8 @@ class Origin(StrEnum):
 
     VENDOR = "vendor"
     EDGE = "edge"
+    # The agent, for a call with an epoch: nothing of this call was sent to the driver (`Open.epoch`).
     UNSENT = "edge-unsent"
-    """The agent, for a call with an epoch: nothing of this call was sent to the driver (`Open.epoch`)."""
     HUB = "hub"
     PROXY = "proxy"
 

@@ -66,20 +66,11 @@ MISSED_KINDS = frozenset({"Pod"})
 """Kinds whose missing objects count as deleted for a learner in step, with their volumes. A missing object of another
 kind only makes others wait: one Secret that is too large must not block a node's cleaning for ever."""
 
-_PART_BYTES = 16_384
-"""Changes are joined to messages of up to this size, a session's chunk."""
-
-_IN_STEP_BYTES = 16
-"""The largest encoded `InStep`."""
-
-_MOST_HELD_BYTES = 16 * 1_048_576
-"""The most that a learner may list: 10,000 objects with names of 1,500 characters."""
-
-_HELD_BYTES = 100
-"""The memory of a listed object, in addition to its texts."""
-
-_WHY_CHARS = 1_000
-"""The longest reason of a refusal; longer ones are cut."""
+_PART_BYTES = 16_384  # changes are joined to messages of up to this size, a session's chunk
+_IN_STEP_BYTES = 16  # the largest encoded `InStep`
+_MOST_HELD_BYTES = 16 * 1_048_576  # the most that a learner may list: 10,000 objects with names of 1,500 characters
+_HELD_BYTES = 100  # the memory of a listed object, in addition to its texts
+_WHY_CHARS = 1_000  # the longest reason of a refusal; longer ones are cut
 
 
 class Truth(Protocol):
@@ -128,8 +119,7 @@ class Untold:
     why: str
 
 
-Event = Compared | Confirmed | Untold
-"""The events of a teller, for its owner."""
+Event = Compared | Confirmed | Untold  # the events of a teller, for its owner
 
 
 class _State(Enum):
@@ -185,8 +175,7 @@ class Teller:
         self._stored = 0
         self._under_way: deque[_UnderWay] = deque()
         self._refs: set[Ref] = set()  # those of `_under_way`
-        self.unstored_bytes = 0
-        """The size of the changes under way."""
+        self.unstored_bytes = 0  # the size of the changes under way
         self._events: list[Event] = []
 
     def changed(self, refs: Iterable[Ref] | None = None) -> None:
@@ -418,8 +407,7 @@ class Learner:
         self._seq = 0
         self._stored = self._said_stored = 0
         self._under_way: deque[tuple[int, int]] = deque()  # seq and size of each put and drop
-        self.unstored_bytes = 0
-        """The size of the received changes that are not stored."""
+        self.unstored_bytes = 0  # the size of the received changes that are not stored
 
     def receive(self, data: bytes) -> list[Change]:
         """Take a message of the teller, and return the changes to store, in this order."""

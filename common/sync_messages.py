@@ -16,12 +16,10 @@ from common.codec import Codec, UnknownFrame
 from common.errors import RemoteProtocolError
 from common.objects import Object, Ref, Stamp
 
-MAX_NAME_CHARS = 1_024
-"""The longest kind, namespace, name, uid or version. Kubernetes' own names end at 253."""
+MAX_NAME_CHARS = 1_024  # The longest kind, namespace, name, uid or version. Kubernetes' own names end at 253.
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Characters that UTF-8 cannot encode."""
+_SURROGATE = re.compile("[\ud800-\udfff]")  # characters that UTF-8 cannot encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +130,8 @@ class Refused:
     why: str
 
 
-Change = Put | Drop | InStep
-"""The messages that a learner stores, in their order."""
-
-SyncMessage = Digest | Differ | Held | HeldAll | Put | Drop | InStep | Stored | Refused
-"""Every sync message."""
+Change = Put | Drop | InStep  # the messages that a learner stores, in their order
+SyncMessage = Digest | Differ | Held | HeldAll | Put | Drop | InStep | Stored | Refused  # every sync message
 
 TYPES: dict[int, type[SyncMessage]] = {
     0: Digest,
@@ -153,8 +148,7 @@ TYPES: dict[int, type[SyncMessage]] = {
 
 _CODEC: Codec[SyncMessage] = Codec(TYPES)
 
-encode = _CODEC.encode
-"""Returns the bytes of one sync message."""
+encode = _CODEC.encode  # returns the bytes of one sync message
 
 
 def decode(data: bytes) -> list[SyncMessage]:

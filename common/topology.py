@@ -17,8 +17,7 @@ from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, NodeGetInfoResponse, PluginCapability, Topology
 
-NODE_SEGMENT: Final = "csi-bridge.io/node"
-"""The key; its value is the node's name."""
+NODE_SEGMENT: Final = "csi-bridge.io/node"  # the key; its value is the node's name
 
 _OWN: Final = PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
 

@@ -37,8 +37,7 @@ from common.tls import TlsIdentity
 
 log = logging.getLogger("csi_bridge.uplink")
 
-FIRST_REDIAL_S = 1.0
-"""When a link ends, the next dial begins within this time: a hub's restart takes about a second."""
+FIRST_REDIAL_S = 1.0  # when a link ends, the next dial begins within this time: a hub's restart takes about a second
 
 LEISURE_S = 10.0
 """When the link to a former leader has ended, and another hub has one, the next dial begins within this time."""
@@ -57,8 +56,7 @@ REST_S = 3600.0
 """An address that leads to the hub of another one is dialled again after this time: the dial ends the other link."""
 
 
-Dial = Callable[..., Awaitable[Link]]
-"""Makes one link, as `common.dial.dial` does."""
+Dial = Callable[..., Awaitable[Link]]  # makes one link, as `common.dial.dial` does
 
 
 class HubAddress:
@@ -76,14 +74,11 @@ class HubAddress:
         self.why = "not dialled yet"
         self.origin, self.called, self.opened = handler.origin, handler.called, handler.opened
         self._uplink = uplink
-        self._certificate = b""
-        """The certificate with which the link was dialled."""
-        self._failures = 0
-        """The dials in a row that were in vain."""
+        self._certificate = b""  # the certificate with which the link was dialled
+        self._failures = 0  # the dials in a row that were in vain
         self._moves = False
         self.instance = ""
-        self._double_of: HubAddress | None = None
-        """Another address that led to the same hub."""
+        self._double_of: HubAddress | None = None  # another address that led to the same hub
         self._news = asyncio.Event()
 
     def __str__(self) -> str:
@@ -262,10 +257,8 @@ class Uplink:
         self.epoch = epoch
         self.is_draining = False
         self.on_redial = on_redial
-        self._leader: HubAddress | None = None
-        """The address of the last active link."""
-        self._heard: set[Link] = set()
-        """The links of which the handler has heard, until they end."""
+        self._leader: HubAddress | None = None  # the address of the last active link
+        self._heard: set[Link] = set()  # the links of which the handler has heard, until they end
         self._hello = hello
         self._handler = handler
         self._limits = limits

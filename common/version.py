@@ -2,8 +2,7 @@
 
 from common.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello
 
-VERSION = "0.1.0"
-"""The package's version: hatchling reads it here (pyproject.toml)."""
+VERSION = "0.1.0"  # the package's version: hatchling reads it here (pyproject.toml)
 
 SOFTWARE = f"csi-bridge/{VERSION}"
 

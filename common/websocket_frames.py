@@ -12,8 +12,7 @@ try:
 except ImportError:  # a build of `websockets` without a C compiler
     from websockets.utils import apply_mask
 
-_BINARY = 0x82
-"""The first byte: the final frame of a message, which is binary."""
+_BINARY = 0x82  # the first byte: the final frame of a message, which is binary
 
 _MASKED = 0x80
 
@@ -93,7 +92,6 @@ def _keys() -> Iterator[bytes]:
             yield block[place : place + 4]
 
 
-_KEY_BLOCK_BYTES = 4_096
-"""The randomness of so many bytes takes one system call."""
+_KEY_BLOCK_BYTES = 4_096  # the randomness of so many bytes takes one system call
 
 _KEYS = _keys()

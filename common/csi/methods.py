@@ -9,8 +9,7 @@ from google.protobuf.message import Message
 
 from common.csi import csi_pb2
 
-PREFIX = "/csi.v1."
-"""Every method that the bridge carries starts with this (CSI spec, package csi.v1)."""
+PREFIX = "/csi.v1."  # every method that the bridge carries starts with this (CSI spec, package csi.v1)
 
 _NODE_GET_CAPABILITIES = f"{PREFIX}Node/NodeGetCapabilities"
 
@@ -42,8 +41,7 @@ def _methods() -> dict[str, Method]:
     return found
 
 
-METHODS: dict[str, Method] = _methods()
-"""Every method of csi.proto by path."""
+METHODS: dict[str, Method] = _methods()  # every method of csi.proto by path
 
 UNARY = frozenset(path for path, method in METHODS.items() if not method.streaming)
 """The paths of those whose answer is one message."""

@@ -16,8 +16,7 @@ _CHUNK_BYTES = 65_536
 
 _CUT = "the connection ended before the whole answer"
 
-_WHY_CHARS = 200
-"""A server says why in one sentence."""
+_WHY_CHARS = 200  # a server says why in one sentence
 
 
 class NoSuchPage(Exception):

@@ -25,29 +25,14 @@ from common.pages.json_form import encode
 
 log = logging.getLogger("csi_bridge.pages")
 
-_CLIENT_S = 5.0
-"""A client that does not finish its request in this time, or takes no more of the answer, is let go."""
-
-_SHARE = 4
-"""Pauses are so many times as long as the work between them."""
-
-_SLICE = 100
-"""Entries of a list in one slice: some milliseconds of the loop's time."""
-
-_MOST_CLIENTS = 64
-"""Clients at one time. Each holds a file descriptor, and one slice or one page."""
-
-_BACKLOG = 1_024
-"""Connections that the kernel queues while the process is busy."""
-
-Document = Callable[[], Any]
-"""Makes a page that is one object: a dataclass."""
-
-Listing = Callable[[], Awaitable[Iterable[Any]]]
-"""Makes a page that is a list of dataclasses, one entry after another."""
-
-ListingOf = Callable[[str], Awaitable[Iterable[Any]]]
-"""Makes such a page about one thing, by its name."""
+_CLIENT_S = 5.0  # a client that does not finish its request in this time, or takes no more of the answer, is let go
+_SHARE = 4  # pauses are so many times as long as the work between them
+_SLICE = 100  # entries of a list in one slice: some milliseconds of the loop's time
+_MOST_CLIENTS = 64  # Clients at one time. Each holds a file descriptor, and one slice or one page.
+_BACKLOG = 1_024  # connections that the kernel queues while the process is busy
+Document = Callable[[], Any]  # makes a page that is one object: a dataclass
+Listing = Callable[[], Awaitable[Iterable[Any]]]  # makes a page that is a list of dataclasses, one entry after another
+ListingOf = Callable[[str], Awaitable[Iterable[Any]]]  # makes such a page about one thing, by its name
 
 
 class Pages:
@@ -73,8 +58,7 @@ class Pages:
         self._listings = listings or {}
         self._of_one = of_one or {}
         self._why_no_more = why_no_more
-        self._kept: dict[str, tuple[float, bytes]] = {}
-        """By path: until when an answer is given again."""
+        self._kept: dict[str, tuple[float, bytes]] = {}  # by path: until when an answer is given again
         self._making = asyncio.Lock()
         self._clients = 0
 

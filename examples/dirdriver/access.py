@@ -5,17 +5,13 @@ from collections.abc import Sequence
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors
 
-Mode = pb.VolumeCapability.AccessMode.Mode
-"""The access modes of the CSI spec."""
+Mode = pb.VolumeCapability.AccessMode.Mode  # the access modes of the CSI spec
 
 MULTI_NODE = frozenset({Mode.MULTI_NODE_READER_ONLY, Mode.MULTI_NODE_SINGLE_WRITER, Mode.MULTI_NODE_MULTI_WRITER})
 """Modes that allow a volume on several nodes."""
 
-DIRECTORY = "directory"
-"""The layout of a filesystem volume: a directory, published by bind mount."""
-
-BLOCK = "block"
-"""The layout of a block volume: a sparse file on a loop device, published as a raw device."""
+DIRECTORY = "directory"  # the layout of a filesystem volume: a directory, published by bind mount
+BLOCK = "block"  # the layout of a block volume: a sparse file on a loop device, published as a raw device
 
 BIND_FLAGS = frozenset(
     {"ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec", "noatime", "nodiratime", "relatime"}

@@ -9,8 +9,7 @@ from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors
 from examples.dirdriver.settings import Settings
 
-VERSION = "1.0.0"
-"""All processes of one version report the same capabilities (CSI spec)."""
+VERSION = "1.0.0"  # all processes of one version report the same capabilities (CSI spec)
 
 Service = pb.PluginCapability.Service
 

@@ -16,8 +16,7 @@ from examples.dirdriver.commands import run
 MOUNTINFO = Path("/proc/self/mountinfo")
 STATUS = Path("/proc/self/status")
 
-_CAP_SYS_ADMIN = 21
-"""The capability that mount(2) needs (capabilities(7))."""
+_CAP_SYS_ADMIN = 21  # the capability that mount(2) needs (capabilities(7))
 
 BUSY_WAIT_S = 1.0
 """The time for which `unmount` retries a mount in use. A program that only lists the directory ends sooner."""

@@ -12,8 +12,7 @@ from examples.dirdriver.settings import Settings
 from examples.dirdriver.store import Store, Volume
 from examples.dirdriver.topology import topology_key, topology_of
 
-FOLDER_MODE = 0o750
-"""The mode of the directory at a target path. The mount hides it."""
+FOLDER_MODE = 0o750  # The mode of the directory at a target path. The mount hides it.
 
 RPC = pb.NodeServiceCapability.RPC
 

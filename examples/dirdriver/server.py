@@ -26,11 +26,8 @@ from examples.dirdriver.volumes import Volumes
 
 log = logging.getLogger("dirdriver")
 
-WORKERS = 128
-"""Calls that run or wait at the same time. gRPC queues all others."""
-
-STOP_GRACE_S = 5.0
-"""The time for running calls after SIGTERM. Container runtimes kill after 10 s."""
+WORKERS = 128  # calls that run or wait at the same time; gRPC queues all others
+STOP_GRACE_S = 5.0  # The time for running calls after SIGTERM. Container runtimes kill after 10 s.
 
 _KEYS = ("name", "volume_id", "snapshot_id")
 """Fields that name the object of a call. The first one in the request counts."""

@@ -6,14 +6,9 @@ from examples.dirdriver import errors
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
-BLOCK_BYTES = 4096
-"""Sparse files grow in steps of this: the block size of ext4, xfs and most filesystems below them."""
-
-SMALLEST_BYTES = MIB
-"""The smallest volume: ext4 cannot be made much smaller."""
-
-DEFAULT_BYTES = GIB
-"""The size for a request without one."""
+BLOCK_BYTES = 4096  # sparse files grow in steps of this: the block size of ext4, xfs and most filesystems below them
+SMALLEST_BYTES = MIB  # the smallest volume: ext4 cannot be made much smaller
+DEFAULT_BYTES = GIB  # the size for a request without one
 
 
 def check_range(wanted: pb.CapacityRange) -> None:

@@ -28,8 +28,7 @@ from examples.dirdriver.commands import run
 from examples.dirdriver.loops import devices
 from examples.dirdriver.settings import SettingsError
 
-DIRECTORY_MODE = 0o777
-"""The mode of a volume's root directory. Pods run as any user."""
+DIRECTORY_MODE = 0o777  # The mode of a volume's root directory. Pods run as any user.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

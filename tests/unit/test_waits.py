@@ -8,9 +8,9 @@ from common.deadlines import Deadlines
 from common.token_bucket import Bucket
 
 
-def test_each_wait_is_a_multiple_of_the_one_before_up_to_the_limit() -> None:
-    backoff = Backoff(first_s=0.5, most_s=10.0, factor=3.0)
-    assert [backoff.wait_s(failures) for failures in range(1, 6)] == [0.5, 1.5, 4.5, 10.0, 10.0]
+def test_each_wait_is_twice_the_one_before_up_to_the_limit() -> None:
+    backoff = Backoff(first_s=2.5, most_s=16.0)
+    assert [backoff.wait_s(failures) for failures in range(1, 6)] == [2.5, 5.0, 10.0, 16.0, 16.0]
 
 
 def test_the_jitter_has_the_last_word() -> None:
