@@ -30,7 +30,7 @@ def without_own(method: str, request: bytes) -> bytes:
         return request
     try:
         asked = kind.FromString(request)
-    except DecodeError:
+    except DecodeError:  # no driver reads it
         return request
     if PARAMETER not in asked.parameters:
         return request

@@ -242,6 +242,7 @@ class Nodes:
     def _take(self, node: _Node, told: Mapping[str, DriverReport]) -> asyncio.Future[None] | None:
         """Judge a node's new reports, and its earlier ones of other drivers. Returns the write of first reports."""
         name, old = node.stored.name, {report.driver: report for report in node.stored.reports}
+        # A restarted agent has not asked its drivers yet, and no call goes to another node because this one's is away.
         judged = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
         if judged != old and (size := stored_bytes([*map(report_to_json, judged.values())])) > MAX_REPORT_BYTES:
             raise ValueError(
@@ -643,4 +644,5 @@ def _problems(node: _Node) -> list[str]:
 
 
 def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:
+    # Such as the node's topology while its node plugin is away.
     return replace(report, answers={**former.answers, **report.answers}) if former is not None else report

@@ -64,11 +64,14 @@ class HubSettings(ProcessSettings):
                 raise SettingsError("--listen", self.listen, why)
             if not is_loopback(self.listen.host):
                 raise SettingsError("--insecure", "true", f"is for loopback addresses, and {self.listen.host} is none")
-        for flag, value in (("--ca-key", self.ca_key), ("--join-listen", self.join_listen)):
+        rights = "true" if self.require_rights else None
+        for flag, value in (
+            ("--ca-key", self.ca_key),
+            ("--join-listen", self.join_listen),
+            ("--require-rights", rights),
+        ):
             if value is not None and self.tls_cert is None:
                 raise SettingsError(flag, value, "needs --tls-ca, --tls-cert and --tls-key")
-        if self.require_rights and self.tls_cert is None:
-            raise SettingsError("--require-rights", "true", "needs --tls-ca, --tls-cert and --tls-key")
         if self.manifests is not None and self.kubeconfig is not None:
             why = "and --manifests exclude each other: the objects come from one place"
             raise SettingsError("--kubeconfig", self.kubeconfig, why)

@@ -73,33 +73,30 @@ class Resource:
     made_by: str = ""  # the file with its CustomResourceDefinition, if the cluster may lack it
 
 
+_CORE, _STORAGE, _ADMISSION = "api/v1", "apis/storage.k8s.io/v1", "apis/admissionregistration.k8s.io/v1"
+_SNAPSHOTS, _GROUPS = "apis/snapshot.storage.k8s.io/v1", "apis/groupsnapshot.storage.k8s.io/v1"
+
 RESOURCES: Final = {
     it.kind: it
     for it in (
-        Resource("Pod", "api/v1", "pods", namespaced=True, selector="spec.nodeName!="),
-        Resource("PersistentVolumeClaim", "api/v1", "persistentvolumeclaims", namespaced=True),
-        Resource("PersistentVolume", "api/v1", "persistentvolumes"),
-        Resource("VolumeAttachment", "apis/storage.k8s.io/v1", "volumeattachments"),
-        Resource("Node", "api/v1", "nodes"),
-        Resource("CSIDriver", "apis/storage.k8s.io/v1", "csidrivers"),
-        Resource("CSINode", "apis/storage.k8s.io/v1", "csinodes"),
-        Resource("VolumeSnapshotContent", "apis/snapshot.storage.k8s.io/v1", "volumesnapshotcontents"),
-        Resource("VolumeSnapshot", "apis/snapshot.storage.k8s.io/v1", "volumesnapshots", namespaced=True),
-        Resource("VolumeGroupSnapshotContent", "apis/groupsnapshot.storage.k8s.io/v1", "volumegroupsnapshotcontents"),
-        Resource(
-            "VolumeGroupSnapshot", "apis/groupsnapshot.storage.k8s.io/v1", "volumegroupsnapshots", namespaced=True
-        ),
-        Resource("StorageClass", "apis/storage.k8s.io/v1", "storageclasses"),
-        Resource("Secret", "api/v1", "secrets", namespaced=True),
-        Resource("ServiceAccount", "api/v1", "serviceaccounts", namespaced=True),
+        Resource("Pod", _CORE, "pods", namespaced=True, selector="spec.nodeName!="),
+        Resource("PersistentVolumeClaim", _CORE, "persistentvolumeclaims", namespaced=True),
+        Resource("PersistentVolume", _CORE, "persistentvolumes"),
+        Resource("VolumeAttachment", _STORAGE, "volumeattachments"),
+        Resource("Node", _CORE, "nodes"),
+        Resource("CSIDriver", _STORAGE, "csidrivers"),
+        Resource("CSINode", _STORAGE, "csinodes"),
+        Resource("VolumeSnapshotContent", _SNAPSHOTS, "volumesnapshotcontents"),
+        Resource("VolumeSnapshot", _SNAPSHOTS, "volumesnapshots", namespaced=True),
+        Resource("VolumeGroupSnapshotContent", _GROUPS, "volumegroupsnapshotcontents"),
+        Resource("VolumeGroupSnapshot", _GROUPS, "volumegroupsnapshots", namespaced=True),
+        Resource("StorageClass", _STORAGE, "storageclasses"),
+        Resource("Secret", _CORE, "secrets", namespaced=True),
+        Resource("ServiceAccount", _CORE, "serviceaccounts", namespaced=True),
         Resource("Lease", "apis/coordination.k8s.io/v1", "leases", namespaced=True),
-        Resource("Event", "api/v1", "events", namespaced=True),
-        Resource("ValidatingAdmissionPolicy", "apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
-        Resource(
-            "ValidatingAdmissionPolicyBinding",
-            "apis/admissionregistration.k8s.io/v1",
-            "validatingadmissionpolicybindings",
-        ),
+        Resource("Event", _CORE, "events", namespaced=True),
+        Resource("ValidatingAdmissionPolicy", _ADMISSION, "validatingadmissionpolicies"),
+        Resource("ValidatingAdmissionPolicyBinding", _ADMISSION, "validatingadmissionpolicybindings"),
         Resource("SelfSubjectAccessReview", "apis/authorization.k8s.io/v1", "selfsubjectaccessreviews"),
     )
 }

@@ -99,7 +99,7 @@ class MountGuard:
         """Check a ControllerUnpublishVolume before it is sent to the node `serving`. Raises VolumeHeld."""
         try:
             asked = ControllerUnpublishVolumeRequest.FromString(request)
-        except DecodeError:
+        except DecodeError:  # no driver reads it
             return
         key = (driver, asked.volume_id, asked.node_id)
         self._held.pop(key, None)
