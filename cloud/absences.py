@@ -16,7 +16,7 @@ from common.errors import timestamp
 
 
 class Absences:
-    """By the nodes' links and their Nodes."""
+    """Tells how nodes are away, by their links and their Nodes."""
 
     def __init__(self, links: Nodes, mounts: Mounts) -> None:
         self._links, self._mounts = links, mounts

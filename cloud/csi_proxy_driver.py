@@ -200,7 +200,6 @@ class Serving(NamedTuple):
             tasks.start(follow(self.uplink, files), name="rotation of the certificate")
 
     async def _keep_socket(self) -> None:
-        # Until the server drains.
         sock, path, told = self.sock, self.settings.endpoint, ""
         while not self.server.draining:
             if not sock.has_file:

@@ -47,13 +47,7 @@ def lease_namespace(given: str | None) -> str:
 
 
 class HubLease:
-    """The Lease as one hub uses it. `held` takes, renews and releases it.
-
-    Attributes:
-        leadership: this hub's; None: it waits.
-        why_not: what it waits for, in a sentence.
-        trouble: the same, if it cannot see who holds the Lease; else empty.
-    """
+    """The Lease as one hub uses it. `held` takes, renews and releases it."""
 
     def __init__(
         self,
@@ -65,8 +59,9 @@ class HubLease:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`place` names the state directory, whose lock this process has."""
-        self.leadership: Leadership | None = None
-        self.why_not, self.trouble = "this hub starts", ""
+        self.leadership: Leadership | None = None  # this hub's; None: it waits
+        self.why_not = "this hub starts"  # what it waits for, in a sentence
+        self.trouble = ""  # the same, if it cannot see who holds the Lease
         self._kubeconfig = settings.kubeconfig
         self.namespace = lease_namespace(settings.leader_election_namespace)
         self._duration_s = math.ceil(settings.leader_election_lease_duration_s)

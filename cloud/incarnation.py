@@ -60,18 +60,14 @@ class _State(NamedTuple):
 
 
 class Incarnation:
-    """The incarnation of one hub's records.
-
-    Attributes:
-        sign: the key of marks; empty: they are not signed.
-        epoch: the number of this hub's leadership, above those of all earlier ones; 0: it is not counted yet.
-        announce: called when the epoch has changed.
-    """
+    """The incarnation of one hub's records."""
 
     def __init__(self, records: Records, *, now: Callable[[], float] = time.time) -> None:
         """Read the mark, or make one for new records. Raises SettingsError."""
-        self._records, self._now, self.sign, self.epoch = records, now, b"", 0
-        self.announce: Callable[[], None] = lambda: None
+        self._records, self._now = records, now
+        self.sign = b""  # the key of marks; empty: they are not signed
+        self.epoch = 0  # the number of this hub's leadership, above those of all earlier ones; 0: not counted yet
+        self.announce: Callable[[], None] = lambda: None  # called when the epoch has changed
         found = records.take(Kind.MARK, _read)
         self._state = found[0] if found else _State(secrets.token_hex(8), [])
         self._unread, self._heard = "", 0
@@ -192,12 +188,10 @@ def _read(_key: Key, body: Body) -> _State:
 
 
 def _find_earlier(cluster: Source, claims: Claims) -> str:
-    """A sentence about a PersistentVolume that an earlier hub of this cluster has made; empty if there is none.
-
-    A provisioner has made such a volume, and its nodeAffinity has the bridge's own segment. So a first install beside
-    static volumes, or in KubeEdge's place, finds none. A volume that this hub has made is none: until a cluster can be
-    read, an hour may go by.
-    """
+    """A sentence about a PersistentVolume that an earlier hub of this cluster has made; empty if there is none."""
+    # A provisioner has made such a volume, and its nodeAffinity has the bridge's own segment. So a first install beside
+    # static volumes, or in KubeEdge's place, finds none. A volume that this hub has made is none: until a cluster can
+    # be read, an hour may go by.
     for ref in sorted(cluster.refs("PersistentVolume"), key=lambda ref: ref.name):
         body = cluster.body(ref)
         if body is not None and (node := _own_segment(body)):

@@ -42,7 +42,7 @@ _NOT_MADE: Final = "no token is made"
 
 
 class JoinPart:
-    """Of a hub that has TLS files."""
+    """The join part of a hub that has TLS files."""
 
     def __init__(
         self, settings: HubSettings, trust: TrustPart, *, knows: Callable[[str], bool], turned_away: OnFailed

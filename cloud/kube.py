@@ -103,15 +103,11 @@ RESOURCES: Final = {
 
 
 class KubeError(BridgeError):
-    """The API server refused something, or did not answer.
-
-    Attributes:
-        code: the HTTP status; 0 without an answer.
-        reason: the API's word for it, such as `NotFound` (metav1.StatusReason); may be empty.
-    """
+    """The API server refused something, or did not answer."""
 
     def __init__(self, what: str, code: int, reason: str, why: str) -> None:
-        self.code, self.reason = code, reason
+        self.code = code  # the HTTP status; 0 without an answer
+        self.reason = reason  # the API's word for it, such as `NotFound` (metav1.StatusReason); may be empty
         super().__init__(f"Kubernetes: {what}: {why[:_SHOWN_CHARS]}")
 
     @property
@@ -431,11 +427,8 @@ async def delete_found(kube: Kube, resource: Resource, found: Body, *, grace_s: 
 
 
 def _trust_as_kubectl(context: ssl.SSLContext) -> None:
-    """Trust the certificates that Go's crypto/x509 trusts. Python's defaults changed in 3.13, in both directions.
-
-    Many clusters' certificates lack extensions of RFC 5280, such as the Authority Key Identifier: since 3.13 Python
-    refuses them. A kubeconfig's certificate authority may be an intermediate one: before 3.13 Python refused it.
-    """
+    # Many clusters' certificates lack extensions of RFC 5280, such as the Authority Key Identifier: since 3.13 Python
+    # refuses them. A kubeconfig's certificate authority may be an intermediate one: before 3.13 Python refused it.
     context.verify_flags = context.verify_flags & ~ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
 
 

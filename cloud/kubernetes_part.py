@@ -18,7 +18,7 @@ from cloud.sync.closures import Closures
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES
 from cloud.sync.fact_table import FactTable
 from cloud.sync.streams import SyncServer
-from cloud.sync_part import Part, SyncPart
+from cloud.sync_part import SyncPart
 from cloud.upsync import farewell, handover
 from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.csinode_writer import CSINodeWriter
@@ -94,12 +94,11 @@ async def following(
         tasks.start(cluster.run(), name="cluster")
         sync = SyncServer(closures, facts)
         policies = PolicyProblems(cluster, mounts, table.users)
-        parts: tuple[Part, ...] = (cluster, table, facts, hearts, closures, sync, policies, events, problems)
         try:
             yield SyncPart(
                 source=cluster,
                 sync=sync,
-                problems=lambda: [text for part in parts for text in part.problems()],
+                parts=(cluster, table, facts, hearts, closures, sync, policies, events, problems),
                 volumes=lambda placed: report(cluster, table, placed),
                 facts=table.stored,
                 mounts=mounts,

@@ -17,7 +17,7 @@ from cloud.sync.fact_quota import FACT_QUOTA_BYTES
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
-from cloud.sync_part import Part, SyncPart
+from cloud.sync_part import SyncPart
 from cloud.volume_report import report
 from common.tasks import supervised
 
@@ -36,13 +36,12 @@ async def reading(
         mounts = Mounts(manifests, earlier_use=table.earlier_use, facts=table.of)
         sole_use, closures = SoleUse(table, mounts), Closures(manifests, rights)
         sync = SyncServer(closures, FactSink(closures, table, sole_use.claim))
-        parts: tuple[Part, ...] = (manifests, table, closures, sync, PolicyProblems(manifests, mounts, table.users))
         rights.changed = table.judge_again
         tasks.start(manifests.run(), name="manifests")
         yield SyncPart(
             source=manifests,
             sync=sync,
-            problems=lambda: [text for part in parts for text in part.problems()],
+            parts=(manifests, table, closures, sync, PolicyProblems(manifests, mounts, table.users)),
             volumes=lambda placed: report(manifests, table, placed),
             facts=table.stored,
             mounts=mounts,

@@ -116,13 +116,10 @@ class MountGuard:
         yield from (why for at, why in self._held.values() if at > since)
 
     def _check(self, driver: str, volume: str, node_id: str, serving: str) -> None:
+        shown = cut(volume, _SHOWN_CHARS)
         if not self._mounts.is_ready:
-            raise VolumeHeld(
-                driver,
-                cut(volume, _SHOWN_CHARS),
-                cut(node_id, _SHOWN_CHARS),
-                "the hub has not read all objects yet; retry later",
-            )
+            why = "the hub has not read all objects yet; retry later"
+            raise VolumeHeld(driver, shown, cut(node_id, _SHOWN_CHARS), why)
         for node in self._nodes_of(driver, volume, node_id):
             if node == serving and not self._nodes.is_connected(node):
                 continue
@@ -130,7 +127,7 @@ class MountGuard:
             goes_by_time = bool(view.absence) and not view.was_in_use  # the lease is that of the present machine
             if (why := why_held(view)) and not (goes_by_time and self._lapses.is_over(node, driver, volume)):
                 why += self._lapses.describe(node, driver, volume) if goes_by_time else ""
-                raise VolumeHeld(driver, cut(volume, _SHOWN_CHARS), node, f"{why}; {_way_out(node, view)}")
+                raise VolumeHeld(driver, shown, node, f"{why}; {_way_out(node, view)}")
 
     def _view(self, node: str, driver: str, volume: str) -> View:
         in_use, name = self._mounts.in_use(node), name_in_use(driver, volume)

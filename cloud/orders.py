@@ -30,10 +30,7 @@ log = logging.getLogger("csi_bridge.hub")
 Given = TypeVar("Given", bound=Order)
 
 CarryOut = Callable[[Given, str], Awaitable[object]]
-"""Carries out an order of an operator at an address (`pid 7 uid 0`), and returns the answer, a dataclass.
-
-It raises OperatorRefused if the order cannot be carried out.
-"""
+"""Carries out an order of the operator at an address (`pid 7 uid 0`). Returns a dataclass or raises OperatorRefused."""
 
 
 _PIECE_BYTES = 32 * 1024  # A longer answer goes in several messages: no link refuses one of this size (`--max-message`)

@@ -45,12 +45,7 @@ class SoleUse:
         self._absence, self._is_given_up = absence, is_given_up
 
     async def claim(self, node: str, ref: Ref, fact: Fact) -> None:
-        """Store a node's claim to a volume.
-
-        Raises:
-            ValueError: the node may not have the volume now. The text names the node that has it, and the way out.
-            OSError: the disk is full or broken.
-        """
+        """Store a node's claim to a volume. Raises OSError, or ValueError with the node that has it and the way out."""
         async with self._turn:  # no other claim is stored between the check and the write
             if why := self._why_not(node, ref, fact):
                 if ref in self._table.of(node):

@@ -59,7 +59,7 @@ class SyncPart:
 
     source: Source | None = None
     sync: Sync = field(default_factory=NoSync)
-    problems: Callable[[], list[str]] = list  # with objects and facts, a sentence each
+    parts: tuple[Part, ...] = ()
     # Every volume that the hub knows, when given those that the placement knows (`cloud.volume_report`).
     volumes: Callable[[volume_report.Placed], Iterable[VolumeStatus]] = volume_report.report_placed
     # The facts of all nodes with their Events, or of one node if it gets a name.
@@ -74,6 +74,10 @@ class SyncPart:
     # Begins to tell the cluster of nodes' problems. Returns a function to call with the name of a node whose problems
     # may have changed.
     tell_problems: Callable[[Problems], Callable[[str], None]] = lambda _problems: lambda _node: None
+
+    def problems(self) -> list[str]:
+        """The problems with objects and facts, a sentence each."""
+        return [text for part in self.parts for text in part.problems()]
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
         """None without a Node; None as a whole: the hub has not read the Nodes yet."""

@@ -16,7 +16,7 @@ from common.metrics import Metrics
 
 
 class TrustPart:
-    """Of one hub."""
+    """The trust part of one hub."""
 
     def __init__(self, settings: HubSettings, records: Records, metrics: Metrics) -> None:
         """Read the records, and the files that the settings name. Raises SettingsError."""

@@ -42,9 +42,7 @@ class Visit:
         return named
 
     def _offline(self) -> NodeOffline:
-        """The error for a call of which nothing was sent. It has the time of this link's end: the node may be back.
-
-        The first such call may come before the hub hears that the link is gone. A retry gets the same time.
-        """
+        # The first such call may come before the hub hears that the link is gone. A retry gets the same time, because
+        # the node may be back.
         self.ended = self.ended or time.time()
         return NodeOffline(self.node, self.ended)
