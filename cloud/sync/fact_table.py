@@ -149,8 +149,11 @@ class FactTable:
             for _, text in sorted(self._quota.exceeded.items())
         ]
         if self._trouble:
-            why = "the hub cannot store the facts that nodes send, and the nodes keep them until it can"
-            found.insert(0, f"{why}: {self._trouble}")
+            found.insert(
+                0,
+                "the hub cannot store the facts that nodes send, and the nodes keep them until it can: "
+                f"{self._trouble}",
+            )
         return found + self._conflicts
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
