@@ -23,6 +23,9 @@ class Index:
     def of(self, key: Key) -> list[Ref]:
         return sorted(self._refs.get(key, ()))
 
+    def has(self, key: Key, ref: Ref) -> bool:
+        return self._keys.get(ref) == key
+
     def _changed(self, refs: frozenset[Ref]) -> None:
         for ref in refs:
             if ref.kind == self._kind:

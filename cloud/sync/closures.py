@@ -27,7 +27,7 @@ Rules:
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
@@ -38,13 +38,14 @@ from cloud.kinds.persistentvolumes import is_claimed_by
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest, request_of
 from cloud.node_rights import NodeRights
+from cloud.sources.index import Index
 from cloud.sources.source import Source
 from common.objects import Object, Ref, Stamp, encode_body
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-_LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "StorageClass", "VolumeAttachment"})
+_LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "StorageClass"})
 """Kinds that need no other object: a change changes only the object's own stamp in a closure."""
 
 _TOLD_OF = frozenset({"Pod", "PersistentVolumeClaim"})
@@ -63,7 +64,9 @@ class Closures:
 
     def __init__(self, source: Source, rights: NodeRights) -> None:
         self._source, self._rights = source, rights
-        self._bound = _Bound()
+        # Of each node, and of each node and PersistentVolume. They follow the source first.
+        self._pods = Index(source, "Pod", lambda body: (pods.node_of(body), ""))
+        self._attachments = Index(source, "VolumeAttachment", _place)
         self._closures: dict[str, _Closure] = {}
         self._users: dict[Ref, set[str]] = {}  # the nodes whose closures looked an object up
         self._watchers: dict[str, list[Callable[[], None]]] = defaultdict(list)
@@ -74,7 +77,6 @@ class Closures:
         # The nodes with a change of which their watchers do not know yet, in the order of the changes
         self._unheard: dict[str, None] = {}
         self._is_telling = False  # whether `_go_on` is running, or is scheduled for the next turn of the loop
-        self._changed(frozenset(ref for kind in _Bound.KINDS for ref in source.refs(kind)))
         source.subscribe(self._changed)
 
     @property
@@ -93,7 +95,7 @@ class Closures:
 
     def pods(self, node: str) -> Collection[Ref]:
         """The pods that are bound to the node, whatever it may have of them."""
-        return self._bound.pods.get(node, ())
+        return self._pods.of((node, ""))
 
     def holds(self, node: str, ref: Ref) -> bool:
         return ref in self._closure(node).stamps()
@@ -126,9 +128,9 @@ class Closures:
         The node's rights count as they are now: its link, with its certificate, may be a new one.
         """
         if node not in self._closures:
-            self._closures[node] = _Closure(node, self._source, self._bound, self._rights)
+            self._closures[node] = self._found(node)
         else:
-            self._touched[node].update(self._bound.pods.get(node, ()))
+            self._touched[node].update(self.pods(node))
         self._closure(node)
         self._watchers[node].append(changed)
 
@@ -145,10 +147,13 @@ class Closures:
 
         return unwatch
 
+    def _found(self, node: str) -> "_Closure":
+        return _Closure(node, self._source, self._pods, self._attachments, self._rights)
+
     def _closure(self, node: str) -> "_Closure":
         closure = self._closures.get(node)
         if closure is None:
-            return _Closure(node, self._source, self._bound, self._rights)
+            return self._found(node)
         if refs := self._touched.get(node):
             closure.change(refs)
             del self._touched[node]
@@ -160,8 +165,14 @@ class Closures:
         for ref in refs:
             for node in self._users.get(ref, ()):
                 self._touch(node, ref)
-            for node, concerned in self._bound.move(ref, self._source.body(ref)):
-                self._touch(node, concerned)
+            body = self._source.body(ref)
+            if ref.kind == "Node":
+                self._touch(ref.name, ref)
+            elif ref.kind == "Pod" and body is not None:
+                self._touch(pods.node_of(body), ref)
+            elif ref.kind == "VolumeAttachment" and body is not None:
+                node, volume = _place(body)
+                self._touch(node, Ref("PersistentVolume", "", volume))
         if not refs:
             self._unheard.update(dict.fromkeys(self._watchers))
         if not self._is_telling:
@@ -223,61 +234,20 @@ class Closures:
             del past[next(iter(past))]
 
 
-class _Bound:
-    """An index of the objects that name a node: pods, and VolumeAttachments by volume."""
-
-    KINDS = ("Pod", "VolumeAttachment")
-
-    def __init__(self) -> None:
-        self.pods: defaultdict[str, set[Ref]] = defaultdict(set)
-        # VolumeAttachments, by node and name of the PersistentVolume
-        self.attachments: defaultdict[tuple[str, str], set[Ref]] = defaultdict(set)
-        self._places: dict[Ref, tuple[str, str]] = {}
-
-    def move(self, ref: Ref, body: Body | None) -> Iterator[tuple[str, Ref]]:
-        """Note an object's place. Yields its nodes, old and new, with the object whose walks each repeats.
-
-        For an attachment that is its PersistentVolume.
-        """
-        if ref.kind == "Node":
-            yield ref.name, ref
-        if ref.kind not in self.KINDS:
-            return
-        old, new = self._places.pop(ref, None), _place(ref, body)
-        if old is not None and ref.kind == "Pod":
-            _discard(self.pods, old[0], ref)
-        elif old is not None:
-            _discard(self.attachments, old, ref)
-        if new is not None:
-            self._places[ref] = new
-            of_place = self.pods[new[0]] if ref.kind == "Pod" else self.attachments[new]
-            of_place.add(ref)
-        for node, volume in {place for place in (old, new) if place is not None}:
-            yield node, Ref("PersistentVolume", "", volume) if ref.kind == "VolumeAttachment" else ref
-
-
-def _place(ref: Ref, body: Body | None) -> tuple[str, str] | None:
-    if body is None:
-        return None
-    if ref.kind == "Pod":
-        return pods.node_of(body), ""
-    return volumeattachments.node_of(body), volumeattachments.volume_of(body)
-
-
 class _Closure:
     """One node's closure: the objects that each pod looks up, in order."""
 
-    def __init__(self, node: str, source: Source, bound: _Bound, rights: NodeRights) -> None:
+    def __init__(self, node: str, source: Source, pods: Index, attachments: Index, rights: NodeRights) -> None:
         self.node = node
         # Objects that it has begun or ceased to look up, until `Closures` has noted them. They outlive a failure: a
         # walk that is repeated after it would find no difference.
         self.unnoted: set[Ref] = set()
         self.looked_up: defaultdict[Ref, set[Ref]] = defaultdict(set)  # the pods whose walks look an object up
         self.requests: dict[Ref, TokenRequest] = {}  # the tokens to request, by the object that holds them
-        self._source, self._bound, self._rights = source, bound, rights
+        self._source, self._pods, self._attachments, self._rights = source, pods, attachments, rights
         self._walks: dict[Ref, _Walk] = {}
         self._stamps: dict[Ref, Stamp] | None = None
-        self._walk_again(bound.pods.get(node, ()))
+        self._walk_again(pods.of((node, "")))
 
     def refused(self) -> Mapping[Ref, str]:
         return {ref: why for pod in sorted(self._walks) for ref, why in self._walks[pod].refused.items()}
@@ -309,9 +279,8 @@ class _Closure:
     def _in_place(self, before: Mapping[Ref, Stamp], refs: Collection[Ref]) -> dict[Ref, Stamp] | None:
         """The old stamps with those of the changed objects replaced; None if an object came or went."""
         stamps = dict(before)
-        # When an attachment has changed, `_Bound.move` yields its volume instead.
         volumes = ((self.node, ref.name) for ref in refs if ref.kind == "PersistentVolume")
-        for ref in chain(refs, *(self._bound.attachments.get(volume, ()) for volume in volumes)):
+        for ref in chain(refs, *map(self._attachments.of, volumes)):
             stamp = self._source.stamp(ref)
             if (stamp is None) is (ref in stamps):
                 return None
@@ -320,15 +289,15 @@ class _Closure:
         return stamps
 
     def _walk_again(self, stale: Iterable[Ref]) -> None:
-        mine = self._bound.pods.get(self.node, ())
         for pod in stale:
-            new = self._walk(pod) if pod in mine else _NOTHING  # before the old one goes, because it may fail
+            is_mine = self._pods.has((self.node, ""), pod)
+            new = self._walk(pod) if is_mine else _NOTHING  # before the old one goes, because it may fail
             old = self._walks.pop(pod, _NOTHING)
             for ref in old.looked_up - new.looked_up:
                 _discard(self.looked_up, ref, pod)
             for ref in new.looked_up - old.looked_up:
                 self.looked_up[ref].add(pod)
-            if pod in mine:
+            if is_mine:
                 self._walks[pod] = new
             self.unnoted |= old.looked_up ^ new.looked_up
             if old.tokens == new.tokens:
@@ -363,7 +332,9 @@ class _Closure:
                 visit_needs(ref, body)
             held[ref] = None
             if ref.kind == "PersistentVolume":
-                held.update(dict.fromkeys(sorted(self._bound.attachments.get((self.node, ref.name), ()))))
+                attachments = self._attachments.of((self.node, ref.name))
+                looked_up.update(attachments)
+                held.update(dict.fromkeys(attachments))
 
         def visit_needs(ref: Ref, body: Body) -> None:
             for needed in KINDS[ref.kind].needs(body):
@@ -398,6 +369,10 @@ class _Walk:
 
 
 _NOTHING = _Walk()
+
+
+def _place(attachment: Body) -> tuple[str, str]:
+    return volumeattachments.node_of(attachment), volumeattachments.volume_of(attachment)
 
 
 def _discard(index: dict[_K, set[_V]], key: _K, value: _V) -> None:
