@@ -24,7 +24,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,28 +51,20 @@ _FILE_MODE = 0o644
 """Engines may run as other users. A file has only paths."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdiDevice:
-    """A volume in one container, as an engine knows it."""
-
-    container: str
-    path: str  # its `mountPath` or `devicePath`, letter by letter: the engine compares it
-    name: str  # the qualified name, for the engine
-
-
 class CdiFiles:
     """The CDI files of this agent, in the engines' directory `root` (None: no files), with paths without links."""
 
     def __init__(self, root: Path | None, layout: Layout) -> None:
         self._root, self._layout = root, layout
 
-    def devices(self, want: PodVolume) -> tuple[CdiDevice, ...]:
+    def devices(self, want: PodVolume) -> list[dict[str, str]]:
+        """Return the volume of each container as an engine knows it. It compares the path, letter by letter."""
         if self._root is None:
-            return ()
-        return tuple(
-            CdiDevice(container=use.container, path=use.path, name=f"{_KIND}={_device_name(want.pod.uid, use)}")
+            return []
+        return [
+            {"container": use.container, "path": use.path, "name": f"{_KIND}={_device_name(want.pod.uid, use)}"}
             for use in want.uses
-        )
+        ]
 
     async def add(self, want: PodVolume) -> None:
         """Write the file of a pod's volume, if CDI can say how it is used. Raises Uncertain; the old file stays."""

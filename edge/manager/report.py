@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from common.errors import timestamp
@@ -72,7 +72,7 @@ def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf, cdi
         "runtime": row.runtime if row is not None else deferral.runtime if deferral is not None else "",
         "since": row.since if row is not None else task.wanted_since(target) if task is not None else 0.0,
         "error": task.trouble(target) if task is not None else "",
-        "devices": [asdict(one) for one in cdi.devices(want)] if row is not None and row.state is State.DONE else [],
+        "devices": cdi.devices(want) if row is not None and row.state is State.DONE else [],
         **_health(stats, want.volume.size_bytes),
     }
 

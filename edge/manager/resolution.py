@@ -118,18 +118,16 @@ def resolve(
         wants = _Resolver(look, node, labels, pod, body, selinux, opt_in, {found.ref}).wants()
         return replace(wants, deleted_at=deleted_at, ends_at=ends_at)
     except _Unresolved as reason:
-        return without_body(_known_by_key(found), found.ref, str(reason))
+        why = str(reason)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return without_body(_known_by_key(found), found.ref, _malformed(found.ref, error))
+        why = _malformed(found.ref, error)
+    known = Pod(uid=found.stamp.uid, namespace=found.ref.namespace, name=found.ref.name)
+    return without_body(known, found.ref, why)
 
 
 def without_body(pod: Pod, ref: Ref, why: str, *, unread: bool = False) -> PodWants:
     """Return the entry of a pod whose body cannot be used: it exists, and none of its volumes is resolved."""
     return PodWants(pod=pod, unresolved={"": why}, refs=frozenset((ref,)), unread=unread)
-
-
-def _known_by_key(found: Object) -> Pod:
-    return Pod(uid=found.stamp.uid, namespace=found.ref.namespace, name=found.ref.name)
 
 
 def node_of(found: Object) -> str:

@@ -31,15 +31,7 @@ from common.status import code_name
 from common.tasks import Tasks, supervised
 from common.topology import NODE_SEGMENT, segment_of, told_node_info, why_no_segment
 from edge.drivers import Driver
-from edge.registry.driver_services import (
-    NODE,
-    ambiguities,
-    awaits_node_plugin,
-    has_topology,
-    lacks_topology,
-    services,
-    sole_node_plugin,
-)
+from edge.registry import driver_services
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
 from edge.registry.drivers_store import OPERATORS, DriversStore, NodeDriver
 from edge.registry.registration import (
@@ -134,7 +126,7 @@ class DriverRegistry:
                 for it in self.drivers
                 if it.asked and it.trouble
             ),
-            *ambiguities(self.drivers, self._node),
+            *driver_services.ambiguities(self.drivers, self._node),
             *self._without_segment(),
             *self._without_node_plugin(),
         ]
@@ -144,7 +136,7 @@ class DriverRegistry:
         if not why:
             return []
         names = sorted({driver.name for driver in self.drivers})
-        lacking = [name for name in names if lacks_topology(self.drivers, name)]
+        lacking = [name for name in names if driver_services.lacks_topology(self.drivers, name)]
         return [f"driver {name} has no topology of its own, and {why}" for name in lacking]
 
     def _without_node_plugin(self) -> list[str]:
@@ -154,7 +146,7 @@ class DriverRegistry:
             f"its volumes; if it runs, make its socket visible to the agent at that path; if it will not come back, "
             f"stop the agent and remove {self._store.path}"
             for name in sorted(node_plugins)
-            if awaits_node_plugin(self.drivers, name)
+            if driver_services.awaits_node_plugin(self.drivers, name)
             and ((seat := self._sockets.find(Path(node_plugins[name]))) is None or seat.driver.asked)
         ]
 
@@ -216,16 +208,16 @@ class DriverRegistry:
         # replaces no other: the other may be the node plugin.
         if seat.driver.named:
             return
-        served = set(services(seat.driver))
+        served = set(driver_services.services(seat.driver))
         for other in self._sockets:
             same = other is not seat and other.driver.name == seat.driver.name
-            if same and other.was_only_found and not served.isdisjoint(services(other.driver)):
+            if same and other.was_only_found and not served.isdisjoint(driver_services.services(other.driver)):
                 other.mark_if_deserted()
 
     def _note(self, seat: Seat) -> None:
         # They outlast the driver.
         name = seat.driver.name
-        found = None if self._own or name in self._registered else sole_node_plugin(self.drivers, name)
+        found = None if self._own or name in self._registered else driver_services.sole_node_plugin(self.drivers, name)
         if found is not None:
             self._store.node_plugins[name] = str(found.socket)
         for name in {it.report.driver for it in self.drivers if it.report is not None}:
@@ -253,7 +245,7 @@ class DriverRegistry:
         self._forget_former_names(seat, report.driver)
         known = self._store.find(report.driver)
         ours = known is not None and known.driver is seat.driver
-        may_mount = seat.driver.named and NODE in services(seat.driver)
+        may_mount = seat.driver.named and driver_services.NODE in driver_services.services(seat.driver)
         if not ours and (known is not None or not may_mount):
             return
         try:
@@ -284,7 +276,7 @@ class DriverRegistry:
         self._update(known, replace(known.registration.info, topology=topology))
 
     def _has_topology(self, name: str) -> bool:
-        return has_topology(self.drivers, name, had=name in self._store.with_topology)
+        return driver_services.has_topology(self.drivers, name, had=name in self._store.with_topology)
 
     def _update(self, known: NodeDriver, info: NodeInfo) -> None:
         before = known.registration.info

@@ -148,18 +148,17 @@ def lacks_topology(drivers: Sequence[Driver], name: str) -> bool:
 
 
 def _merged(name: str, sockets: Sequence[Driver], *, own_topology: bool) -> DriverReport:
-    told = {method: _told(sockets, method) for method in REPORTED_METHODS}
-    answers = {method: answer for method, answer in told.items() if answer is not None}
+    answers: dict[str, Answer] = {}
+    for method in REPORTED_METHODS:
+        service = _service_of(method)
+        driver = _foremost(sockets, service)[0]
+        answer = _answer(driver, method)
+        if answer is not None and not (service == NODE and _refuses(driver, NODE)):
+            answers[method] = answer
     said = answers.get(GET_PLUGIN_CAPABILITIES)
     if said is not None and own_topology and not announces_topology(said.body):
         answers[GET_PLUGIN_CAPABILITIES] = replace(said, body=with_topology(said.body))
     return DriverReport(name, sockets[0].node, answers, _foremost(sockets, _CONTROLLER)[0].away)
-
-
-def _told(sockets: Sequence[Driver], method: str) -> Answer | None:
-    service = _service_of(method)
-    driver = _foremost(sockets, service)[0]
-    return None if service == NODE and _refuses(driver, NODE) else _answer(driver, method)
 
 
 def _by_name(drivers: Iterable[Driver]) -> dict[str, list[Driver]]:

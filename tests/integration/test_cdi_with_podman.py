@@ -102,8 +102,8 @@ async def test_a_container_with_the_device_has_one_typed_mount_and_one_without_h
     [device] = engine.files.devices(DEFERRED)
     by_hand = ("-v", f"{engine.volume}:/data")
     typed = {"destination": "/data", "type": "directvol", "source": str(engine.volume), "options": ["rbind", "ro"]}
-    assert engine.mounts("--device", device.name) == [typed]
-    assert engine.mounts("--device", device.name, *by_hand) == [typed]
+    assert engine.mounts("--device", device["name"]) == [typed]
+    assert engine.mounts("--device", device["name"], *by_hand) == [typed]
     [without] = engine.mounts(*by_hand)
     assert without["type"] == "bind"
 
@@ -112,8 +112,8 @@ async def test_a_container_whose_device_is_not_known_does_not_start(engine: Engi
     await engine.files.add(DEFERRED)
     [device] = engine.files.devices(DEFERRED)
     await engine.files.remove(Published(driver="d.csi", handle="h", name="pv-1", pod_uid="pod", block=True))
-    assert engine.run("--device", device.name) == {}
-    assert device.name in engine.said
+    assert engine.run("--device", device["name"]) == {}
+    assert device["name"] in engine.said
 
 
 async def test_a_device_node_is_that_of_the_host(engine: Engine) -> None:
@@ -122,6 +122,6 @@ async def test_a_device_node_is_that_of_the_host(engine: Engine) -> None:
     os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
     await engine.files.add(RAW)
     [device] = engine.files.devices(RAW)
-    config = engine.run("--device", device.name)
+    config = engine.run("--device", device["name"])
     [given] = [each for each in config["linux"]["devices"] if each["path"] == "/dev/x"]
     assert (given["type"], given["major"], given["minor"]) == ("c", 1, 3)
