@@ -203,10 +203,9 @@ class VolumeManager:
     def sole_uses(self) -> list[VolumeKey]:
         return [key for key, volume in self._volumes.items() if volume.use.is_reported and volume.use.is_sole]
 
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever `describe` may return something else, but for usage and health. Returns its end."""
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever `describe` may return something else, but for usage and health."""
         self._subscribers.append(callback)
-        return lambda: self._subscribers.remove(callback)
 
     def describe(self) -> list[Entry]:
         mounts = self._mounts()

@@ -54,9 +54,6 @@ _HEARD = "INSERT OR REPLACE INTO knowledge VALUES (1, ?)"
 _MOST_NAMED = 10
 """How many lost objects a log line names."""
 
-Subscriber = Callable[[frozenset[Ref]], None]
-"""Called with the keys of the objects that were put or dropped."""
-
 
 class ObjectStore:
     """The table of objects."""
@@ -66,16 +63,14 @@ class ObjectStore:
         self._clock = clock
         self._stamps: dict[Ref, Stamp] = {}
         self._digest = Digest()
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: list[Callable[[frozenset[Ref]], None]] = []
         self._order = asyncio.Lock()
         self._tasks: set[asyncio.Task[Mapping[int, str] | None]] = set()
         self._ends = 0  # the number of ended streams
         self._writer: DatabaseWriter
         self._reader: sqlite3.Connection
         self._path: Path
-        # The time, in seconds since the epoch, since when the store has been in step with the hub on the present link;
-        # None while it is not.
-        self.in_step_since: float | None = None
+        self.in_step = False  # the hub has confirmed on the present link that the objects are complete
         # The last time, in seconds since the epoch, that it was in step; at most a minute ago while it is. None: never.
         self.heard_at: float | None = None
 
@@ -135,14 +130,9 @@ class ObjectStore:
     def refs(self, kind: str) -> list[Ref]:
         return [ref for ref in self._stamps if ref.kind == kind]
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` on the loop after each transaction, and when `in_step` changes. Returns the end of that."""
+    def subscribe(self, subscriber: Callable[[frozenset[Ref]], None]) -> None:
+        """Call `subscriber` with the keys that were put or dropped, on the loop, and when `in_step` changes."""
         self._subscribers.append(subscriber)
-        return lambda: self._subscribers.remove(subscriber)
-
-    @property
-    def in_step(self) -> bool:
-        return self.in_step_since is not None
 
     @property
     def ever_in_step(self) -> bool:
@@ -173,12 +163,12 @@ class ObjectStore:
     def out_of_step(self) -> None:
         """The stream has ended: its last changes may still be stored, but the store is no longer in step."""
         self._ends += 1
-        if self.in_step_since is not None:
-            self.in_step_since = None
+        if self.in_step:
+            self.in_step = False
             self._tell(frozenset())
 
     async def still_in_step(self) -> None:
-        if self.in_step_since is not None:
+        if self.in_step:
             now = self._clock()
             async with self._order:
                 if await self._writer.persist([(_HEARD, (now,))]):
@@ -238,8 +228,8 @@ class ObjectStore:
         for change in changes:
             if isinstance(change, InStep):
                 self.heard_at = now
-                if is_current and self.in_step_since is None:
-                    came_in_step, self.in_step_since = True, now
+                if is_current and not self.in_step:
+                    came_in_step = self.in_step = True
                 continue
             ref = change.ref
             touched.add(ref)

@@ -515,10 +515,9 @@ async def test_a_driver_that_hangs_is_asked_about_few_volumes_at_a_time() -> Non
 async def test_who_watches_hears_of_every_change(edge: EdgeVolumes) -> None:
     heard: list[str] = []
     edge.add_pod()
-    stop = edge.manager.subscribe(lambda: heard.append(edge.entry()["state"]))
+    edge.manager.subscribe(lambda: heard.append(edge.entry()["state"]))
     await edge.start()
     assert list(dict.fromkeys(heard)) == ["waiting", "staging", "publishing", "published"]
-    stop()
 
 
 async def test_no_secret_is_in_a_row_an_event_or_what_is_shown(edge: EdgeVolumes) -> None:
