@@ -24,6 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from google.protobuf.message import Message
+
+from common.csi import csi_pb2 as pb
 from common.errors import CallError
 from common.fault_points import reach
 from common.metrics import VolumeStats
@@ -115,7 +118,7 @@ class VolumePlugin:
             return
         try:
             hidden = node_requests.sensitive(volume, publish_context, secrets)
-            await self._call(driver, "stage", node_requests.STAGE, request, hidden, may_begin=may_go_on)
+            await self._call(driver, "stage", request, hidden, may_begin=may_go_on)
         except Refused:
             if not reconstructed:
                 await _tidied(self._dirs.tidy_refused_stage, staged)
@@ -153,7 +156,7 @@ class VolumePlugin:
         await _locally(NotReady, self._dirs.prepare_publish, wanted, target)
         try:
             hidden = node_requests.sensitive(volume, publish_context, secrets, tokens=tokens)
-            await self._call(driver, "publish", node_requests.PUBLISH, request, hidden, may_begin=may_go_on)
+            await self._call(driver, "publish", request, hidden, may_begin=may_go_on)
         except Refused:
             if not reconstructed and not volume.block:
                 await _tidied(self._dirs.tidy_refused_publish, published)
@@ -231,8 +234,8 @@ class VolumePlugin:
             if published.block:
                 raise Uncertain(str(error)) from error  # half of the step is done
             raise
-        request = node_requests.unpublish(published.handle, str(target))
-        await self._call(driver, "unpublish", node_requests.UNPUBLISH, request)
+        request = pb.NodeUnpublishVolumeRequest(volume_id=published.handle, target_path=str(target))
+        await self._call(driver, "unpublish", request)
         await _locally(Uncertain, self._dirs.tidy_published, published)
         reach("unpublish.after-clean")
 
@@ -250,8 +253,8 @@ class VolumePlugin:
             if asked := Has.STAGE_UNSTAGE_VOLUME in driver.capabilities:
                 target = self._dirs.staging_target(staged)
                 await _locally(NotReady, self._dirs.clear_way, target)
-                request = node_requests.unstage(staged.handle, str(target))
-                await self._call(driver, "unstage", node_requests.UNSTAGE, request)
+                request = pb.NodeUnstageVolumeRequest(volume_id=staged.handle, staging_target_path=str(target))
+                await self._call(driver, "unstage", request)
             elif mounted:
                 raise NotReady(
                     f"{staged.key} is still mounted, and driver {driver.name} has no capability STAGE_UNSTAGE_VOLUME "
@@ -289,7 +292,7 @@ class VolumePlugin:
             volume, path, str(staging), driver.capabilities, required_bytes=required_bytes, secrets=secrets
         )
         hidden = node_requests.sensitive(volume, secrets)
-        answer = await self._call(driver, "expand", node_requests.EXPAND, request, hidden, may_begin=may_go_on)
+        answer = await self._call(driver, "expand", request, hidden, may_begin=may_go_on)
         return _understood(driver, "NodeExpandVolume", node_requests.expanded_bytes, answer) or required_bytes
 
     async def stats(self, published: Published) -> VolumeStats | None:
@@ -297,8 +300,9 @@ class VolumePlugin:
         driver = self._driver(published.driver)
         found: VolumeStats | None = None
         if Has.GET_VOLUME_STATS in driver.capabilities:
-            request = node_requests.stats(published.handle, str(self._mount_point(published)))
-            answer = await self._call(driver, "stats", node_requests.STATS, request)
+            path = str(self._mount_point(published))
+            request = pb.NodeGetVolumeStatsRequest(volume_id=published.handle, volume_path=path)
+            answer = await self._call(driver, "stats", request)
             found = _understood(driver, "NodeGetVolumeStats", node_requests.read_stats, answer, driver.capabilities)
             if found is None:
                 raise Refused(f"driver {driver.name} answered NodeGetVolumeStats without any usage")
@@ -311,8 +315,11 @@ class VolumePlugin:
         staging = ""
         if Has.STAGE_UNSTAGE_VOLUME in driver.capabilities and not published.ephemeral:
             staging = str(self._dirs.staging_target(staged_for(published)))
-        request = node_requests.health(published.handle, str(self._dirs.target(published)), staging)
-        answer = await self._call(driver, "health", node_requests.HEALTH, request)
+        path = str(self._dirs.target(published))
+        request = pb.NodeGetVolumeHealthRequest(
+            volume_id=published.handle, volume_publish_path=path, staging_target_path=staging
+        )
+        answer = await self._call(driver, "health", request)
         return _understood(driver, "NodeGetVolumeHealth", node_requests.read_health, answer)
 
     # ---------------------------------------------------------------- find
@@ -370,15 +377,18 @@ class VolumePlugin:
         self,
         driver: NodeDriver,
         step: str,
-        method: str,
-        request: bytes,
+        request: Message,
         hidden: Iterable[str] = (),
         *,
         may_begin: MayGoOn | None = None,
     ) -> bytes:
+        method = type(request).__name__.removesuffix("Request")
+        body = node_requests.encoded(request)
         reach(f"{step}.before-call")
         try:
-            status, answer = await driver.call(method, request, timeout_s=CALL_TIMEOUT_S, may_begin=may_begin)
+            status, answer = await driver.call(
+                f"/csi.v1.Node/{method}", body, timeout_s=CALL_TIMEOUT_S, may_begin=may_begin
+            )
         except CallError as error:
             text = _told(str(error), hidden)
             raise (Uncertain(text, code=Code.UNAVAILABLE) if error.is_unsent else Unended(text)) from error

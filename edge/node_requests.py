@@ -1,13 +1,13 @@
 """The requests and answers of csi.v1.Node, field by field (docs/csi-contract.md#fields-of-node-calls).
 
 Each field of each request equals the kubelet's (kubernetes pkg/volume/csi: csi_client.go, csi_attacher.go,
-csi_mounter.go, csi_block.go, expander.go). All functions are pure; requests and answers are bytes.
+csi_mounter.go, csi_block.go, expander.go). All functions are pure.
 """
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -15,16 +15,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from common.csi import csi_pb2 as pb
 from common.metrics import VolumeStats
 from edge.disk.volume_data import encode_map
-from edge.volume_errors import NotReady
 from edge.volumes import PodVolume, Volume
 
-STAGE = "/csi.v1.Node/NodeStageVolume"
-UNSTAGE = "/csi.v1.Node/NodeUnstageVolume"
-PUBLISH = "/csi.v1.Node/NodePublishVolume"
-UNPUBLISH = "/csi.v1.Node/NodeUnpublishVolume"
-EXPAND = "/csi.v1.Node/NodeExpandVolume"
-STATS = "/csi.v1.Node/NodeGetVolumeStats"
-HEALTH = "/csi.v1.Node/NodeGetVolumeHealth"
 VALIDATE = "/csi.v1.Controller/ValidateVolumeCapabilities"
 
 TOKENS_KEY = "csi.storage.k8s.io/serviceAccount.tokens"
@@ -44,6 +36,8 @@ class Has(IntEnum):
     VOLUME_MOUNT_GROUP = 6
     GET_VOLUME_HEALTH = 7
 
+
+M = TypeVar("M", bound=Message)
 
 _Mode = pb.VolumeCapability.AccessMode.Mode
 
@@ -73,17 +67,14 @@ def stage(
     secrets: Mapping[str, str],
     fs_group: int | None,
     selinux_label: str,
-) -> bytes:
-    capability = _capability(volume, capabilities, fs_group=fs_group, selinux_label=selinux_label)
-    return _encoded(
-        pb.NodeStageVolumeRequest(
-            volume_id=volume.handle,
-            publish_context=publish_context,
-            staging_target_path=target,
-            volume_capability=capability,
-            secrets=secrets,
-            volume_context=volume.attributes,
-        )
+) -> pb.NodeStageVolumeRequest:
+    return pb.NodeStageVolumeRequest(
+        volume_id=volume.handle,
+        publish_context=publish_context,
+        staging_target_path=target,
+        volume_capability=_capability(volume, capabilities, fs_group=fs_group, selinux_label=selinux_label),
+        secrets=secrets,
+        volume_context=volume.attributes,
     )
 
 
@@ -96,35 +87,25 @@ def publish(
     publish_context: Mapping[str, str],
     secrets: Mapping[str, str],
     tokens: Tokens | None,
-) -> bytes:
+) -> pb.NodePublishVolumeRequest:
     volume, pod = wanted.volume, wanted.pod
     context, told = dict(volume.attributes), dict(secrets)  # csi-contract.md#pod-information-goes-into-a-copy
     if volume.rules.pod_info:
         context |= _pod_info(wanted)
     if volume.rules.token_audiences and not volume.block:
-        (told if volume.rules.tokens_in_secrets else context)[TOKENS_KEY] = _tokens(wanted, tokens)
-    return _encoded(
-        pb.NodePublishVolumeRequest(
-            volume_id=volume.handle,
-            publish_context={} if volume.ephemeral else publish_context,
-            staging_target_path="" if volume.ephemeral else staging_target,
-            target_path=target,
-            volume_capability=_capability(
-                volume, capabilities, fs_group=pod.fs_group, selinux_label=wanted.selinux_context
-            ),
-            readonly=wanted.read_only,
-            secrets=told,
-            volume_context=context,
-        )
+        (told if volume.rules.tokens_in_secrets else context)[TOKENS_KEY] = encode_map(tokens or {}).decode()
+    return pb.NodePublishVolumeRequest(
+        volume_id=volume.handle,
+        publish_context={} if volume.ephemeral else publish_context,
+        staging_target_path="" if volume.ephemeral else staging_target,
+        target_path=target,
+        volume_capability=_capability(
+            volume, capabilities, fs_group=pod.fs_group, selinux_label=wanted.selinux_context
+        ),
+        readonly=wanted.read_only,
+        secrets=told,
+        volume_context=context,
     )
-
-
-def unpublish(handle: str, target: str) -> bytes:
-    return _encoded(pb.NodeUnpublishVolumeRequest(volume_id=handle, target_path=target))
-
-
-def unstage(handle: str, target: str) -> bytes:
-    return _encoded(pb.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=target))
 
 
 def expand(
@@ -135,49 +116,35 @@ def expand(
     *,
     required_bytes: int,
     secrets: Mapping[str, str],
-) -> bytes:
-    return _encoded(
-        pb.NodeExpandVolumeRequest(
-            volume_id=volume.handle,
-            volume_path=path,
-            capacity_range=pb.CapacityRange(required_bytes=required_bytes),
-            staging_target_path=staging_target,
-            volume_capability=_capability(volume, capabilities, fs_group=None, selinux_label=""),
-            secrets=secrets,
-        )
+) -> pb.NodeExpandVolumeRequest:
+    return pb.NodeExpandVolumeRequest(
+        volume_id=volume.handle,
+        volume_path=path,
+        capacity_range=pb.CapacityRange(required_bytes=required_bytes),
+        staging_target_path=staging_target,
+        volume_capability=_capability(volume, capabilities),
+        secrets=secrets,
     )
 
 
-def stats(handle: str, path: str) -> bytes:
-    return _encoded(pb.NodeGetVolumeStatsRequest(volume_id=handle, volume_path=path))
-
-
-def health(handle: str, path: str, staging_target: str) -> bytes:
-    return _encoded(
-        pb.NodeGetVolumeHealthRequest(volume_id=handle, volume_publish_path=path, staging_target_path=staging_target)
+def validate(volume: Volume) -> bytes:
+    request = pb.ValidateVolumeCapabilitiesRequest(
+        volume_id=volume.handle,
+        volume_context=volume.attributes,
+        volume_capabilities=[_capability(volume, frozenset())],
     )
-
-
-def validate(volume: Volume, capabilities: AbstractSet[int]) -> bytes:
-    capability = _capability(volume, capabilities, fs_group=None, selinux_label="")
-    return _encoded(
-        pb.ValidateVolumeCapabilitiesRequest(
-            volume_id=volume.handle, volume_context=volume.attributes, volume_capabilities=[capability]
-        )
-    )
+    return encoded(request)
 
 
 def why_not_valid(answer: bytes) -> str | None:
     """Return the driver's reason, perhaps empty; None if it confirms the use."""
-    response = pb.ValidateVolumeCapabilitiesResponse()
-    _decode(response, answer)
+    response = _decoded(pb.ValidateVolumeCapabilitiesResponse, answer)
     return None if response.HasField("confirmed") else response.message
 
 
 def expanded_bytes(answer: bytes) -> int:
     # 0 if the answer has none
-    response = pb.NodeExpandVolumeResponse()
-    _decode(response, answer)
+    response = _decoded(pb.NodeExpandVolumeResponse, answer)
     return response.capacity_bytes
 
 
@@ -185,8 +152,7 @@ def read_stats(answer: bytes, capabilities: AbstractSet[int]) -> VolumeStats | N
     """Return the driver's answer; None if it is empty."""
     # A driver with VOLUME_CONDITION tells the condition in field 2, which CSI 1.13 no longer has. Without that field,
     # the volume is healthy, as for the kubelet.
-    response = pb.NodeGetVolumeStatsResponse()
-    _decode(response, answer)
+    response = _decoded(pb.NodeGetVolumeStatsResponse, answer)
     tells_condition = Has.VOLUME_CONDITION in capabilities
     if not response.usage and not tells_condition:
         return None
@@ -205,8 +171,7 @@ def read_stats(answer: bytes, capabilities: AbstractSet[int]) -> VolumeStats | N
 
 
 def read_health(answer: bytes) -> tuple[bool, str]:
-    response = pb.NodeGetVolumeHealthResponse()
-    _decode(response, answer)
+    response = _decoded(pb.NodeGetVolumeHealthResponse, answer)
     found = response.volume_health.health_statuses
     return bool(found), "; ".join(f"{entry.reason}: {entry.message}".strip(": ") for entry in found)
 
@@ -232,7 +197,7 @@ def sensitive(volume: Volume, *maps: Mapping[str, str], tokens: Tokens | None = 
 
 
 def _capability(
-    volume: Volume, capabilities: AbstractSet[int], *, fs_group: int | None, selinux_label: str
+    volume: Volume, capabilities: AbstractSet[int], *, fs_group: int | None = None, selinux_label: str = ""
 ) -> pb.VolumeCapability:
     mode = pb.VolumeCapability.AccessMode(mode=_access_mode(volume, capabilities))
     if volume.block or volume.fs_type == _BLOCK_FS_TYPE:
@@ -266,27 +231,13 @@ def _pod_info(wanted: PodVolume) -> dict[str, str]:
     }
 
 
-def _tokens(wanted: PodVolume, tokens: Tokens | None) -> str:
-    found = {}
-    for audience, _ in wanted.volume.rules.token_audiences:
-        if tokens is None or audience not in tokens:
-            raise NotReady(
-                f"driver {wanted.volume.driver} wants a token for audience {audience!r} of the pod's service account, "
-                f"and there is none yet; the hub sends it"
-            )
-        status = tokens[audience]
-        found[audience] = {key: status.get(key, "") for key in ("token", "expirationTimestamp")}
-    return encode_map(found).decode()
-
-
 def _condition(response: pb.NodeGetVolumeStatsResponse) -> tuple[bool, str]:
     abnormal, message = False, ""
     for outer in _unknown(response):
         if outer.field_number != 2 or outer.wire_type != 2:
             continue
-        condition = pb.ProbeRequest()  # a message without fields: it parses all of the condition's fields as unknown
-        _decode(condition, outer.data)
-        for field in _unknown(condition):
+        # A ProbeRequest is a message without fields: it parses all of the condition's fields as unknown.
+        for field in _unknown(_decoded(pb.ProbeRequest, outer.data)):
             if (field.field_number, field.wire_type) == (1, 0):
                 abnormal = bool(field.data)
             elif (field.field_number, field.wire_type) == (2, 2):
@@ -298,12 +249,12 @@ def _unknown(message: Message) -> Iterable[Any]:
     return cast("Iterable[Any]", UnknownFieldSet(message))  # types-protobuf does not know that it can be iterated
 
 
-def _decode(message: Message, raw: bytes) -> None:
+def _decoded(kind: type[M], raw: bytes) -> M:
     try:
-        message.ParseFromString(raw)
+        return kind.FromString(raw)
     except DecodeError as error:
-        raise ValueError(f"its answer is not a {type(message).__name__}") from error
+        raise ValueError(f"its answer is not a {kind.__name__}") from error
 
 
-def _encoded(message: Message) -> bytes:
-    return message.SerializeToString(deterministic=True)
+def encoded(request: Message) -> bytes:
+    return request.SerializeToString(deterministic=True)

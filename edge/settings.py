@@ -38,22 +38,22 @@ class AgentFlags(ProcessSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for flag, value, why in (
+            ("--direct-runtime", next(iter(self.direct_runtime), None), "a kubelet mounts the volumes here"),
+            ("--cdi-dir", self.cdi_dir, "a kubelet asks for devices"),
+            ("--fence", self.fence if self.fence != "off" else None, "a kubelet mounts its volumes"),
+        ):
+            if value is not None and self.registration == "observe":
+                raise SettingsError(flag, value, f"is for nodes without a kubelet: {why}")
         names = [runtime.name for runtime in self.direct_runtime]
         for runtime in self.direct_runtime:
-            if self.registration == "observe":
-                why = "is for nodes without a kubelet: a kubelet mounts the volumes here"
-                raise SettingsError("--direct-runtime", runtime, why)
             if names.count(runtime.name) > 1:
                 raise SettingsError("--direct-runtime", runtime, "is given twice for one RuntimeClass")
-        if self.cdi_dir is not None and self.registration == "observe":
-            raise SettingsError("--cdi-dir", self.cdi_dir, "is for nodes without a kubelet: a kubelet asks for devices")
         if self.relay_dir is not None and self.registration != "observe":
             why = "is for nodes with a kubelet: say --registration=observe, too"
             raise SettingsError("--relay-dir", self.relay_dir, why)
         if self.relay_dir is not None and not self.relay_dir.is_absolute():
             raise SettingsError("--relay-dir", self.relay_dir, "must be an absolute path: a kubelet is told of it")
-        if self.fence != "off" and self.registration == "observe":
-            raise SettingsError("--fence", self.fence, "is for nodes without a kubelet: a kubelet mounts its volumes")
         for hub in self.hub:
             if not hub.tls:
                 self.check_dial("--hub", hub)

@@ -27,7 +27,7 @@ async def validate_block(drivers: Sequence[Driver], node: str, volume: Volume) -
     method = node_requests.VALIDATE
     try:
         driver = find_driver(drivers, volume.driver, node, method)
-        request = node_requests.validate(volume, frozenset())
+        request = node_requests.validate(volume)
         status, answer = await driver.unary(method, request, timeout_s=_LIMIT_S, to=volume.driver)
         if not status.ok:
             log.debug("volume %s: its driver answered %s: %s", volume.key, code_name(status.code), status.message)
