@@ -68,11 +68,13 @@ class Channel:
         self._connect_timeout_s = connect_timeout_s
         self._connection: ClientConnection | None = None
         self._file_id: FileId = None
+        """The socket's file at the last dial."""
         self._look_at_s = 0.0
-        self._dial: asyncio.Task[ClientConnection | VendorUnreachable] | None = None
-        self._dialled_file_id: FileId = None
+        self._dial: asyncio.Task[ClientConnection | str] | None = None
         self._waiting: dict[ClientCall, None] = {}
-        self._failed: VendorUnreachable | None = None
+        """The calls that wait for the dial."""
+        self._failure = ""
+        """Why the last dial failed."""
         self._failures = 0
         self._retry_at_s = 0.0
         self._connections: set[ClientConnection] = set()
@@ -150,24 +152,24 @@ class Channel:
         call.queue = self._waiting
         self._waiting[call] = None
 
-    def _dial_ended(self, dial: asyncio.Task[ClientConnection | VendorUnreachable]) -> None:
+    def _dial_ended(self, dial: asyncio.Task[ClientConnection | str]) -> None:
         self._dial = None
-        dialled = VendorUnreachable(self.path, "CSI Bridge is stopping") if dial.cancelled() else dial.result()
-        if isinstance(dialled, VendorUnreachable):
-            self._failed = dialled
+        dialled = "CSI Bridge is stopping" if dial.cancelled() else dial.result()
+        if isinstance(dialled, str):
+            self._failure = dialled
             self._failures += 1
             self._retry_at_s = asyncio.get_running_loop().time() + _REDIAL.wait_s(self._failures)
         elif self._closed:
             dialled.shut()
         else:
-            self._failed, self._failures = None, 0
-            self._connection, self._file_id = dialled, self._dialled_file_id
+            self._failures, self._retry_at_s = 0, 0.0
+            self._connection = dialled
         waiting, self._waiting = self._waiting, {}
         while waiting:  # an end that is told may cancel others: they take themselves out
             call = next(iter(waiting))
             del waiting[call]
-            if isinstance(dialled, VendorUnreachable):
-                call.fail(VendorUnreachable(self.path, dialled.why))  # an exception of its own for each call
+            if isinstance(dialled, str):
+                call.fail(VendorUnreachable(self.path, dialled))
             elif dialled.usable:
                 self.open(call)
             else:
@@ -177,15 +179,14 @@ class Channel:
         """The reason why no dial may begin now; empty if one may."""
         if self._closed:
             return "the channel is closed"
-        if self._failed is None or self._dialled_file_id != file_id(self.path):
-            return ""
-        return self._failed.why if asyncio.get_running_loop().time() < self._retry_at_s else ""
+        is_early = asyncio.get_running_loop().time() < self._retry_at_s
+        return self._failure if is_early and self._file_id == file_id(self.path) else ""
 
-    async def _connect(self) -> ClientConnection | VendorUnreachable:
-        self._dialled_file_id = file_id(self.path)
+    async def _connect(self) -> ClientConnection | str:
+        """Return a connection to a driver that has given its name, or the reason why there is none."""
+        self._file_id = file_id(self.path)
         if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH_BYTES:
-            why = f"its path is too long: a UNIX socket's has {LONGEST_SOCKET_PATH_BYTES} bytes at most"
-            return VendorUnreachable(self.path, why)
+            return f"its path is too long: a UNIX socket's has {LONGEST_SOCKET_PATH_BYTES} bytes at most"
         connection: ClientConnection | None = None
         usable = False
         try:
@@ -199,10 +200,10 @@ class Channel:
             connection.name = await self._asked_who(connection)
             usable = True
         except (OSError, ValueError, VendorConnectionError) as error:
-            return VendorUnreachable(self.path, self._why(error, accepted=connection is not None))
+            return self._why(error, accepted=connection is not None)
         except Exception:
             log.exception("a bug in CSI Bridge ended a dial to %s", self.path)
-            return VendorUnreachable(self.path, "CSI Bridge failed; its log has the details")
+            return "CSI Bridge failed; its log has the details"
         finally:
             if connection is not None and not usable:
                 connection.shut()

@@ -26,7 +26,7 @@ _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 _PRINTABLE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
-_PLAIN = re.compile(r"[!-$&-~](?:[ -$&-~]*[!-$&-~])?")
+_OUTER_SPACES = re.compile("^ +| +$")
 _MAX_TIMEOUT_DIGITS = 99_999_999
 
 
@@ -84,12 +84,8 @@ def encode_message(message: str) -> bytes:
 
     A space at either end is encoded as well: HTTP/2 forbids it there (RFC 9113, 8.2.1).
     """
-    if _PLAIN.fullmatch(message):
-        return message.encode("ascii")
-    inner = message.strip(" ")
-    lead = len(message) - len(message.lstrip(" "))
-    tail = len(message) - len(inner) - lead
-    return ("%20" * lead + quote(inner, safe=_PRINTABLE, errors="replace") + "%20" * tail).encode("ascii")
+    text = quote(message, safe=_PRINTABLE, errors="replace")
+    return _OUTER_SPACES.sub(lambda spaces: "%20" * len(spaces[0]), text).encode("ascii")
 
 
 def decode_message(value: bytes) -> str:
