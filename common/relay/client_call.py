@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from common.relay.connection import RETURN_BYTES, Stream
 from common.relay.errors import (
@@ -352,13 +352,6 @@ class AwaitedCall(AnswerReceiver):
         """Cancel the call, unless it is over. Messages that were not read are dropped."""
         self._messages.clear()
         self._call.fail(VendorConnectionError("CSI Bridge cancelled the call", sent=True))
-
-    async def __aenter__(self) -> Self:
-        """A block that cancels the call at its end, if it is still running."""
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        self.cancel()
 
     # The call's side.
 

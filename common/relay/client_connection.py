@@ -107,7 +107,7 @@ class ClientConnection(Connection[ClientCall]):
         block, request = request_block(call.method, call.timeout_s), call.request
         size = len(request) + PREFIX_BYTES
         if (self.table_said and not self.paused and not self.outgoing and len(block) <= FRAME_BYTES
-                and size <= FRAME_BYTES and size <= self.send_window and size <= self.peer_window):  # fmt: skip
+                and size <= min(self.send_window, self.peer_window, FRAME_BYTES)):  # fmt: skip
             call.send_window -= size
             self.send_window -= size
             self.out += (

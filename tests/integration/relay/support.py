@@ -105,14 +105,15 @@ def forwarding(channel: Channel) -> Callable[[ServerCall], Coroutine[Any, Any, N
     """A handler that passes everything on: the bridge without the link."""
 
     async def handle(call: ServerCall) -> None:
-        async with channel.call(call.method, call.request, timeout_s=call.timeout_s) as onward:
-            try:
-                async for message in onward:
-                    await call.send(message)
-            except VendorConnectionError as error:
-                call.finish(Status(Code.UNAVAILABLE, str(error)))
-            else:
-                call.finish(onward.status)
+        onward = channel.call(call.method, call.request, timeout_s=call.timeout_s)
+        try:
+            async for message in onward:
+                await call.send(message)
+            call.finish(onward.status)
+        except VendorConnectionError as error:
+            call.finish(Status(Code.UNAVAILABLE, str(error)))
+        finally:
+            onward.cancel()
 
     return handle
 

@@ -166,8 +166,9 @@ async def test_leaving_a_stream_early_cancels_it_at_the_vendor(path: Path) -> No
 
     with vendor_at(path, Stream=stream):
         async with channel_to(path) as channel:
-            async with channel.call("/a/Stream", b"") as call:
-                assert await anext(call) == b"x"
+            call = channel.call("/a/Stream", b"")
+            assert await anext(call) == b"x"
+            call.cancel()
             assert await asyncio.to_thread(cancelled.wait, 20)
             with pytest.raises(VendorConnectionError, match="CSI Bridge cancelled the call"):
                 await anext(call)
