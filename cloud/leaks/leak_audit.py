@@ -52,15 +52,13 @@ class LeakAudit:
         grace_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._nodes, self._placement, self._part = nodes, placement, part
-        self._grace_s, self._now = grace_s, now
+        self._audit = partial(_OneAudit, nodes, placement, part, grace_s=grace_s, now=now)
         self._ordered = asyncio.Lock()
 
     async def order(self, order: Audit, _by: str) -> Audited:
         try:
             async with self._ordered:
-                audit = _OneAudit(self._nodes, self._placement, self._part, grace_s=self._grace_s, now=self._now)
-                return await audit.run(order.driver, within_s=max(order.within_s, 1), wanted=order.wanted)
+                return await self._audit().run(order.driver, within_s=max(order.within_s, 1), wanted=order.wanted)
         except PlacementNotKept as error:
             raise OperatorRefused("no audit", f"the hub's records cannot be read: {error}") from error
 

@@ -34,7 +34,6 @@ SCHEMA: Final = Schema(
 )
 """Of `state.db`. Keys are JSON lists of texts, bodies are JSON objects."""
 
-_PLACE_CHARS: Final = 16
 _PUT: Final = "INSERT OR REPLACE INTO records VALUES (?, ?, ?)"
 _DROP: Final = "DELETE FROM records WHERE kind = ? AND key = ?"
 

@@ -56,7 +56,11 @@ class FactSink:
         check_ref(node, obj.ref)
         fact = Fact(obj.stamp, read_fact(obj))
         if obj.ref.kind == "Event":
-            return self._put_event(node, obj.ref, fact)
+            involved = fact.body["involvedObject"]
+            about = Ref(involved["kind"], involved.get("namespace", ""), involved["name"])
+            if counts := self._may_concern(node, about):
+                self._table.put_event(node, obj.ref, fact)
+            return counts
         if obj.ref.kind == sole_use.KIND:
             await self._claim(node, obj.ref, fact)
             return True
@@ -76,13 +80,6 @@ class FactSink:
         held = self._table.of(node).get(ref)
         if held is not None and uid in ("", held.stamp.uid):
             await self._table.remove(node, ref)
-
-    def _put_event(self, node: str, ref: Ref, fact: Fact) -> bool:
-        involved = fact.body["involvedObject"]
-        counts = self._may_concern(node, Ref(involved["kind"], involved.get("namespace", ""), involved["name"]))
-        if counts:
-            self._table.put_event(node, ref, fact)
-        return counts
 
     def _may_concern(self, node: str, about: Ref) -> bool:
         """Whether an object is one of the node's own, or is or was in its closure. True until that is known."""

@@ -64,7 +64,9 @@ class Denials:
         """
         kind, value = _read(order.subject)
         denial = Denial(kind, value, self._now(), order.why[:_LONGEST_WHY_CHARS])
-        durable = self._store.add_denial(denial, self._tokens_for(denial))
+        of_node = value if kind is DenialKind.NODE else None
+        tokens = [it.id for it in self._store.tokens.values() if it.nodes == of_node and not it.revoked_at]
+        durable = self._store.add_denial(denial, tokens)
         audit.add(Event.DENIAL, who="operator", address=by, kind=kind, subject=value, why=denial.why)
         log.warning("an operator denies %s: %s", in_words(denial), denial.why or "no reason given")
         self.on_change()
@@ -97,11 +99,6 @@ class Denials:
         log.warning("an operator allows %s again", in_words(denial))
         joins = f"; its certificates stay refused: let it join again (csi-bridge token create --node {value} --replace)"
         return f"{in_words(denial)} is no longer denied{joins if void else ''}"
-
-    def _tokens_for(self, denial: Denial) -> list[str]:
-        if denial.kind is not DenialKind.NODE:
-            return []
-        return [it.id for it in self._store.tokens.values() if it.nodes == denial.value and not it.revoked_at]
 
 
 def in_words(denial: Denial) -> str:

@@ -146,7 +146,7 @@ class Enrolment:
         if not is_name(asked.node):
             raise NotIssued(RefusedFor.REQUEST, "a node's name must be a lower-case RFC 1123 subdomain")
         self._tokens.check(asked.token, asked.secret, asked.node)
-        async with self._tokens.changing, self._lock(asked.node):
+        async with self._tokens.changing, self._locks.setdefault(asked.node, asyncio.Lock()):
             token = self._tokens.check(asked.token, asked.secret, asked.node)
             self._check_denied(asked.node)
             found = self._generations.issued_to(asked.node, key)
@@ -155,12 +155,13 @@ class Enrolment:
                 return self._issued(again)
             # A hub that died may have written the use, and not its certificate: no later one has this generation then.
             is_counted = token.last_use == use_of(asked.node, self._generations.next_of(asked.node), key)
+            counts = again is None and not is_counted
+            if counts:
+                self._check_use(token)
             if again is None:
-                if not is_counted:
-                    self._check_use(token)
                 self._check_name_is_free(asked.node, token)
             made = await self._issue(
-                asked.request, asked.node, key, token.drivers, peer, token=token, again=again, is_counted=is_counted
+                asked.request, asked.node, key, token.drivers, peer, again=again, token=token.id, counts=counts
             )
         log.info("node %s joined from %s with token %s", asked.node, peer.address, token.id)
         audit.add(
@@ -193,7 +194,7 @@ class Enrolment:
 
     async def _renew(self, node: str, shown: Peer, asked: Renew) -> Issued:
         key = self._request_key(asked.request)
-        async with self._lock(node):
+        async with self._locks.setdefault(node, asyncio.Lock()):
             found = self._generations.issued_to(node, key)
             if key == shown.key or (found is not None and found.state is State.CURRENT):
                 raise NotIssued(RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one")
@@ -219,14 +220,13 @@ class Enrolment:
         rights: tuple[str, ...],
         peer: Peer,
         *,
-        token: Token | None = None,
-        again: Certificate | None = None,
-        is_counted: bool = False,
+        again: Certificate | None,
+        token: str = "",
+        counts: bool = False,
     ) -> Certificate:
         """Sign a certificate and store it, in the place of `again` if that has the same key.
 
-        `rights` are those of the token, or of the present certificate. Without `again`, a token counts one more use,
-        unless that `is_counted`.
+        `rights` are those of the token, or of the present certificate. The token `counts` one more use, or not.
         """
         generation = again.generation if again is not None else self._generations.next_of(node)
         signed = self._signer.sign(request, node=node, generation=generation, rights=rights)
@@ -239,11 +239,11 @@ class Enrolment:
             issued_at=self._now(),
             not_after=signed.not_after,
             state=State.PENDING,
-            token=token.id if token is not None else "",
+            token=token,
             pem=signed.pem,
             address=peer.address,
         )
-        await self._generations.add(made, uses_token=token is not None and again is None and not is_counted)
+        await self._generations.add(made, uses_token=counts)
         reach("enrolment.after-issue")
         return made
 
@@ -278,9 +278,6 @@ class Enrolment:
                 f"create --node {node} --replace"
             )
             raise NotIssued(RefusedFor.NODE, who + rest, shown=who + self._generations.joined(node) + rest)
-
-    def _lock(self, node: str) -> asyncio.Lock:
-        return self._locks.setdefault(node, asyncio.Lock())
 
     # ---- refusals ----------------------------------------------------------------------------------------------------
 

@@ -154,14 +154,11 @@ class Heartbeats:
         if self._now() < heart.look_at or self._looks.locked():
             return True
         async with self._looks:
-            return await self._look(node, heart)
-
-    async def _look(self, node: str, heart: _Heart) -> bool:
-        heart.look_at = math.inf  # a doubt that comes from now on sets another look: the answer may be older
-        if (found := await self._find(node, heart)) is None:
-            return False
-        heart.look_at = min(heart.look_at, self._now() + await self._tell_ready(found))
-        return True
+            heart.look_at = math.inf  # a doubt that comes from now on sets another look: the answer may be older
+            if (found := await self._find(node, heart)) is None:
+                return False
+            heart.look_at = min(heart.look_at, self._now() + await self._tell_ready(found))
+            return True
 
     async def _find(self, node: str, heart: _Heart) -> Body | None:
         found = await find(self._api, _NODES, node)
