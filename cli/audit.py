@@ -21,7 +21,7 @@ from cli import call
 from cli.hub_state import tell
 from cli.operator_options import OperatorSettings
 from cli.order import give_order
-from cli.table import printable, say, table
+from cli.table import paragraph, printable, say, table
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
 from common.operator_orders import Audit, Audited, Leak
@@ -38,20 +38,14 @@ def show(state: Audited, width: int | None = None) -> Iterator[str]:
     counts = ", ".join(f"{count} {leak}{'' if count == 1 else 's'}" for leak, count in state.counts.items())
     yield f"leak audit of {shown(state.began_at)}: {counts}"
     if state.leaks:
-        yield ""
         head = ("LEAK", "DRIVER", "WHAT", "ID", "NODE", "AGE", "SIZE", "ABOUT")
-        yield from table(head, [_row(leak, state.ended_at) for leak in state.leaks], width=width)
-        yield ""
-        yield "To settle them:"
-        yield from (f"  {printable(settle)}" for settle in dict.fromkeys(leak.settle for leak in state.leaks))
+        yield from paragraph(table(head, [_row(leak, state.ended_at) for leak in state.leaks], width=width))
+        settling = dict.fromkeys(leak.settle for leak in state.leaks)
+        yield from paragraph(["To settle them:", *(f"  {settle}" for settle in settling)])
     if state.unasked:
-        yield ""
-        yield "Not asked:"
         rows = [(it.node, it.driver, f"{it.things}s", it.why) for it in state.unasked]
-        yield from table(("NODE", "DRIVER", "LIST", "WHY"), rows, width=width)
-    if state.notes:
-        yield ""
-        yield from map(printable, state.notes)
+        yield from paragraph(["Not asked:", *table(("NODE", "DRIVER", "LIST", "WHY"), rows, width=width)])
+    yield from paragraph(state.notes)
 
 
 def run(settings: OperatorSettings, *, driver: str, as_json: bool) -> int:

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
-from cli.table import printable, say, table, terminal_width
+from cli.table import paragraph, printable, say, table, terminal_width
 from common.errors import BridgeError
 from common.pages.agent import NodeVolumes, PodVolumeStatus
 from common.pages.client import NoSuchPage, ask_page
@@ -88,35 +88,26 @@ def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
         f"{_how_old(state)}"
     )
     if volumes:
-        yield ""
-        yield from table(
-            ("POD", "VOLUME", "DRIVER", "STATE", "SINCE", "PATH"),
-            [
-                (
-                    f"{volume.namespace}/{volume.pod}" if volume.pod else "-",
-                    volume.volume or volume.handle,
-                    volume.driver,
-                    volume.state + (f", deferred to the runtime ({volume.runtime})" if volume.runtime else ""),
-                    shown(volume.since) if volume.since else "-",
-                    volume.path,
-                )
-                for volume in volumes
-            ],
-            width=width,
-        )
+        head = ("POD", "VOLUME", "DRIVER", "STATE", "SINCE", "PATH")
+        yield from paragraph(table(head, [_row(volume) for volume in volumes], width=width))
     devices = [(volume, device) for volume in volumes for device in volume.devices]
     if devices:
-        yield ""
-        yield from table(
-            ("POD", "CONTAINER", "AT", "DEVICE"),
-            [(f"{volume.namespace}/{volume.pod}", one.container, one.path, one.name) for volume, one in devices],
-            width=width,
-        )
+        rows = [(f"{volume.namespace}/{volume.pod}", one.container, one.path, one.name) for volume, one in devices]
+        yield from paragraph(table(("POD", "CONTAINER", "AT", "DEVICE"), rows, width=width))
     wrong = [f"node {state.node}: {state.trouble}"] if state.trouble else []
     wrong += [_line(volume) for volume in volumes if volume.state != "published" and volume.error]
-    if wrong:
-        yield ""
-        yield from map(printable, wrong)
+    yield from paragraph(wrong)
+
+
+def _row(volume: PodVolumeStatus) -> tuple[str, ...]:
+    return (
+        f"{volume.namespace}/{volume.pod}" if volume.pod else "-",
+        volume.volume or volume.handle,
+        volume.driver,
+        volume.state + (f", deferred to the runtime ({volume.runtime})" if volume.runtime else ""),
+        shown(volume.since) if volume.since else "-",
+        volume.path,
+    )
 
 
 def namespaced(pod: str) -> tuple[str, str]:

@@ -42,7 +42,7 @@ def ask(hub: Endpoint, path: str, page: type[T], *, timeout_s: float) -> T:
 
 
 def ask_state(hub: Endpoint, *, timeout_s: float) -> HubState:
-    # a standby tells no nodes
+    # A standby tells no nodes.
     status = ask(hub, "/status", HubStatus, timeout_s=timeout_s)
     return HubState(status, ask(hub, "/nodes", list[NodeStatus], timeout_s=timeout_s) if status.leads else [])
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from cli.hub_state import HubState, look, tell
 from cli.hub_state import as_json as state_as_json
 from cli.operator_options import OperatorSettings
-from cli.table import printable, table
+from cli.table import paragraph, table
 from common.pages.hub import NodeStatus, Refusal
 from common.pages.json_form import shown
 
@@ -65,10 +65,7 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
         yield from table(head, [_row(node) for node in nodes], width=width)
     else:
         yield "the hub knows no edge node"
-    wrong = [*conflicts(nodes), *distrusted(nodes), *last_errors(nodes), *refusals(state.hub.refused)]
-    if wrong:
-        yield ""
-        yield from map(printable, wrong)
+    yield from paragraph([*conflicts(nodes), *distrusted(nodes), *last_errors(nodes), *refusals(state.hub.refused)])
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:

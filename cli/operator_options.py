@@ -44,7 +44,7 @@ class OperatorSettings:
     max_message_bytes: int
 
     def limits(self) -> Limits:
-        # a window that holds the largest message twice
+        # The window holds the largest message twice.
         window = max(Limits().session_window_bytes, 2 * self.max_message_bytes)
         return Limits(max_message_bytes=self.max_message_bytes, session_window_bytes=window)
 

@@ -77,7 +77,7 @@ class Option(click.Option):
 
     def __init__(self, flags: Sequence[str], *, group: str, unit: str, allowed: str, **how: Any) -> None:
         super().__init__(flags, **how)
-        # its heading in `--help`, a key of `cli.command.HEADINGS`.
+        # Its heading in `--help`, a key of `cli.command.HEADINGS`.
         self.group = group or ("required" if self.required else "")
         self.unit = unit  # the noun that a number counts, where the type does not say it ("nodes"); may be empty
         self._allowed = allowed
@@ -179,7 +179,7 @@ class Options(Generic[S]):
             raise self.named(error) from error.__cause__
 
     def read(self, texts: Mapping[str, str | Sequence[str]]) -> S:
-        # flags and variables of this process do not count
+        # Flags and variables of this process do not count here.
         ctx = click.Context(click.Command(None))
         values = {}
         for one in self.all:
@@ -198,6 +198,6 @@ class Options(Generic[S]):
         return found.process_value(ctx, found.get_default(ctx))
 
     def named(self, error: SettingsError) -> SettingsError:
-        # if a part of the process raised it with the flag alone
+        # A part of the process may have raised it with the flag alone.
         found = next((one for one in self.all if one.opts[0] == error.variable), None)
         return error if found is None else SettingsError(found.label, error.value, error.why)

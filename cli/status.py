@@ -6,7 +6,7 @@ from cli.hub_state import HubState, look_at_any, standby, tell
 from cli.hub_state import as_json as state_as_json
 from cli.node_list import conflicts, distrusted, state_of, unreported
 from cli.operator_options import OperatorSettings
-from cli.table import printable, table
+from cli.table import paragraph, table
 from common.pages.hub import ElectionStatus, NodeStatus
 from common.pages.json_form import shown
 
@@ -20,20 +20,15 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
         else standby(hub)
     )
     if nodes:
-        yield ""
-        yield from table(("NODE", "STATE", "SINCE", "DRIVERS"), [_row(node) for node in nodes], width=width)
+        rows = [_row(node) for node in nodes]
+        yield from paragraph(table(("NODE", "STATE", "SINCE", "DRIVERS"), rows, width=width))
     if drivers:
-        yield ""
         rows = [(driver.driver, shown(driver.since), driver.address) for driver in drivers]
-        yield from table(("PROXY DRIVER", "SINCE", "ADDRESS"), rows, width=width)
+        yield from paragraph(table(("PROXY DRIVER", "SINCE", "ADDRESS"), rows, width=width))
     if hub.elections:
-        yield ""
         head = ("SHARED DRIVER", "SERVED BY", "SINCE", "EPOCH", "WHY")
-        yield from table(head, [_election(it) for it in hub.elections], width=width)
-    wrong = list(problems(state))
-    if wrong:
-        yield ""
-        yield from map(printable, wrong)
+        yield from paragraph(table(head, [_election(it) for it in hub.elections], width=width))
+    yield from paragraph(problems(state))
 
 
 def problems(state: HubState) -> Iterator[str]:

@@ -9,7 +9,7 @@ Rules:
 
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
 import click
@@ -24,7 +24,7 @@ _BREAK_AFTER = (" ", "/-.:,")
 
 
 def terminal_width() -> int | None:
-    # None: standard output is no terminal
+    # None if standard output is no terminal
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -38,6 +38,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | No
         wrapped = [_wrapped(cell, limit) for cell, limit in zip(row, widths, strict=True)]
         for parts in zip_longest(*wrapped, fillvalue=""):
             yield _GAP.join(part.ljust(limit) for part, limit in zip(parts, widths, strict=True)).rstrip()
+
+
+def paragraph(lines: Iterable[str]) -> Iterator[str]:
+    """An empty line and the lines, as `printable` text; nothing if there are none."""
+    for number, line in enumerate(lines):
+        if not number:
+            yield ""
+        yield printable(line)
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cli.hub_state import ask, tell
 from cli.operator_options import OperatorSettings
-from cli.table import printable, table
+from cli.table import paragraph, table
 from common.pages.hub import HubStatus, VolumeStatus
 
 
@@ -28,10 +28,7 @@ def show(state: Volumes, width: int | None = None) -> Iterator[str]:
         return
     head = ("VOLUME", "DRIVER", "NODE", "PV", "CLAIM", "STATE")
     yield from table(head, [_row(volume) for volume in volumes], width=width)
-    wrong = [f"{one.pv} on {one.node}: {one.error}" for one in volumes if one.error]
-    if wrong:
-        yield ""
-        yield from map(printable, wrong)
+    yield from paragraph(f"{one.pv} on {one.node}: {one.error}" for one in volumes if one.error)
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:

@@ -53,6 +53,7 @@ from edge.problems import Problems
 from edge.registry.driver_services import find_driver, services, told_reports
 from edge.renewal import Renewal
 from edge.settings import AgentFlags, AgentSettings, complete
+from edge.sync_streams import SyncStreams
 
 log = logging.getLogger("csi_bridge.edge")
 
@@ -71,7 +72,7 @@ class Agent:
         *,
         drivers: Callable[[], Sequence[Driver]],
         problems: Callable[[], Sequence[str]] = tuple,
-        streams: KubeletPart,
+        streams: SyncStreams | Standing,
         mark: HubMark,
     ) -> None:
         self.node = node
@@ -92,7 +93,7 @@ class Agent:
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        # calls of a former link go on there
+        # Calls of a former link go on there.
         self._mark.take(link.peer.mark, link.peer.epoch)
         if link is self._link:
             return
@@ -143,7 +144,7 @@ class Agent:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
-        # a task serves streams, and methods that csi.proto lacks
+        # A task serves streams, and methods that csi.proto lacks
         method = METHODS.get(frame.method)
         if method is None or method.streaming:
             return link.served(frame, deadline, self._serve_call, request)
@@ -320,7 +321,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         metrics,
         drivers=lambda: part.registry.drivers,
         problems=lambda: problems.standing,
-        streams=part,
+        streams=part.streams,
         mark=mark,
     )
     hello = replace(

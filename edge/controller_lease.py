@@ -44,7 +44,7 @@ class Leased(Protocol):
 
 
 def boot_time() -> float:
-    # suspends included
+    # It goes on while the machine is suspended.
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -58,7 +58,7 @@ class ControllerLease:
 
     def __init__(self, length_s: float, *, clock: Callable[[], float] = boot_time) -> None:
         self.length_s = length_s  # how long a pong renews it, from the ping's sending
-        # called with the lease's new end, by the clock, before anything may begin under it.
+        # Called with the lease's new end, by the clock, before anything may begin under it.
         self.renewed: Callable[[float], None] = lambda _ends_at: None
         self._clock = clock
         self._link: Link | None = None

@@ -189,7 +189,7 @@ class VolumePlugin:
         )
 
     def _published_from(self, volume: Volume, driver: NodeDriver) -> str:
-        # a block volume has one under any driver
+        # A block volume has a staging path under any driver.
         if volume.block:
             return str(self.layout.block_staging(volume.name))
         if Has.STAGE_UNSTAGE_VOLUME not in driver.capabilities or volume.ephemeral:

@@ -81,7 +81,7 @@ async def _ask(question: Join, token: JoinToken, endpoint: Endpoint, *, limits: 
 
 
 def _pinned(pem: bytes, pin: bytes, endpoint: Endpoint) -> str:
-    # others that the hub told count only after the join
+    # Other CAs that the hub told count only after the join.
     try:
         for certificate in x509.load_pem_x509_certificates(pem):
             key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

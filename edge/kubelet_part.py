@@ -29,7 +29,6 @@ from common.database import lock
 from common.errors import SettingsError
 from common.files import room_of, why_full
 from common.left_over import LeftOver
-from common.link import Link
 from common.metrics import VolumeStats
 from common.pages.agent import ContainerDevice, NodeVolumes, PodStatus, PodVolumeStatus
 from common.pages.json_form import time_of
@@ -91,7 +90,7 @@ class KubeletPart:
             _check_root(settings.root_dir)
             self._home = Home(settings.state_dir, settings.node, settings.root_dir)
         self.volumes = Volumes(settings, count_deferred) if own else None
-        self._streams = self.volumes.streams if self.volumes is not None else observe_stream()
+        self.streams = SyncStreams(self.volumes.metastore) if self.volumes is not None else observe_stream()
         self.registry = DriverRegistry(
             settings.node,
             state_dir=settings.state_dir,
@@ -145,12 +144,6 @@ class KubeletPart:
     def relay_of(self, driver: str) -> str:
         return self._relay.served(driver) if self._relay is not None else ""
 
-    def up(self, link: Link) -> None:
-        self._streams.up(link)
-
-    def down(self) -> None:
-        self._streams.down()
-
     async def drain(self, limit_s: float) -> None:
         if self._relay is not None:
             await self._relay.drain()
@@ -181,7 +174,6 @@ class Volumes:
         self.metastore = Metastore(settings.state_dir, full=settings.durability == "full")
         self._trouble = ""
         self._states = self._open_states()
-        self.streams = SyncStreams(self.metastore)
         self._manager: VolumeManager | None = None
         self._direct: DirectVolumes | None = None
         self._has_selinux = Path("/sys/fs/selinux/enforce").exists()
@@ -354,7 +346,7 @@ def _make_fencing(settings: AgentSettings) -> Fencing:
 
 
 def _check_root(root: Path) -> None:
-    # it makes nothing there
+    # This makes no file there: the agent may have to end.
     if _listens(root / KUBELET_SOCKET):
         why = f"a kubelet is running with this root directory ({KUBELET_SOCKET} answers): say --registration=observe"
         raise SettingsError("--root-dir", str(root), why)

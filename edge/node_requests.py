@@ -143,7 +143,7 @@ def why_not_valid(answer: bytes) -> str | None:
 
 
 def expanded_bytes(answer: bytes) -> int:
-    # 0 if the answer has none
+    # It is 0 if the answer has none.
     response = _decoded(pb.NodeExpandVolumeResponse, answer)
     return response.capacity_bytes
 

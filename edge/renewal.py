@@ -45,8 +45,8 @@ _SPREAD = 0.05  # the renewal comes up to this part of the life earlier or later
 # The longest sleep: a clock that was set, a machine that was suspended, or a new join is noticed after this time.
 _LOOK_S = 20.0
 
-# A certificate that ends within this time has a wrong clock or a hostile hub behind it: the shortest `--cert-ttl` is 10
-# s.
+# A certificate that ends within this time has a wrong clock or a hostile hub behind it: the shortest `--cert-ttl` is
+# 10 s.
 _SHORT_S = 5.0
 
 # The waits after a renewal that failed. A third of a certificate's life has room for many.
@@ -128,7 +128,7 @@ class Renewal:
             raise HandshakeRefused(RefusedFor.CERTIFICATE, why) from error
 
     def _is_refused(self, *, failed: bool) -> bool:
-        # a dial may also have failed because of the clocks
+        # A dial may also have failed because of the clocks.
         term, now = self._term(), self._clock()
         return now >= term.ends_at or (
             failed and (now >= due_at(term, spread=1) or now < self._identity.dates().begins_at)

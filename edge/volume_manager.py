@@ -508,7 +508,7 @@ class VolumeManager:
     # ---- trust -------------------------------------------------------------------------------------------------------
 
     def _look_at_trust(self) -> None:
-        # if the store has become complete, also on a new link: some steps waited for that
+        # Some steps wait until the store is complete, also on a new link.
         if self._objects.in_step == self._is_in_step:
             return
         self._is_in_step = self._objects.in_step
@@ -532,7 +532,7 @@ class VolumeManager:
         return self._is_trusted(row) and not self._users.get(row.key)
 
     def _is_trusted(self, row: Row) -> bool:
-        # an object that is missing in the store is gone, as far as this row's volume is concerned
+        # Whether an object that is missing in the store is gone, as far as this row's volume is concerned.
         if self._was_in_step or self._objects.in_step:
             return True
         return self._objects.ever_in_step and not row.reconstructed
@@ -559,7 +559,7 @@ class VolumeManager:
         await self._sweep(rows)
 
     async def _deferred(self, stored: Iterable[Row]) -> frozenset[str]:
-        # a node that never deferred one looks nothing up
+        # A node that never deferred one looks nothing up.
         if not any(isinstance(row, Publication) and row.runtime for row in stored):
             return frozenset()
         try:

@@ -31,7 +31,7 @@ class Pod:
     fs_group_on_root_mismatch: bool = False  # `fsGroupChangePolicy` is OnRootMismatch (else Always)
     selinux_label: str = ""  # the label for a mount's context option ("user:role:type:level"); empty without one
     runtime_class: str = ""  # its `runtimeClassName`; empty without one
-    # it wants no volume any more. It has ended; or it was deleted, and its containers have ended or its grace period is
+    # It wants no volume any more. It has ended; or it was deleted, and its containers have ended or its grace period is
     # over.
     gone: bool = False
 
@@ -47,7 +47,7 @@ class DriverRules:
     fs_group_policy: str = "ReadWriteOnceWithFSType"  # ReadWriteOnceWithFSType, File or None
     selinux_mount: bool = False
     requires_republish: bool = False
-    # the `tokenRequests` in order: (audience, expirationSeconds or 0).
+    # The `tokenRequests` in order: (audience, expirationSeconds or 0).
     token_audiences: tuple[tuple[str, int], ...] = ()
     tokens_in_secrets: bool = False  # `serviceAccountTokenInSecrets`
 
@@ -77,7 +77,7 @@ class Volume:
     fs_type: str = ""  # as given; may be empty
     access_modes: tuple[str, ...] = ("ReadWriteOnce",)  # the PV's, in order. Node calls use the first one.
     mount_options: tuple[str, ...] = ()  # the PV's mountOptions
-    # the PV's `volumeAttributes`. Copy it before adding anything
+    # The PV's `volumeAttributes`. Copy it before adding anything
     # (docs/csi-contract.md#pod-information-goes-into-a-copy).
     attributes: Mapping[str, str] = field(default_factory=dict)
     stage_secret: SecretRef | None = None
@@ -145,9 +145,9 @@ class PodVolume:
     volume: Volume
     volume_name: str  # its name in the pod's `spec.volumes`
     read_only: bool = False  # from the pod's claim reference (or its inline volume), not from the PV
-    # the pod's runtime mounts it, so `volume.block` is set; None: the driver mounts it.
+    # The pod's runtime mounts it, so `volume.block` is set; None: the driver mounts it.
     deferral: Deferral | None = None
-    # the places of a block volume in the pod's containers, as far as the hub tells them; of others none.
+    # The places of a block volume in the pod's containers, as far as the hub tells them; of others none.
     uses: tuple[ContainerUse, ...] = ()
 
     @property
@@ -156,7 +156,7 @@ class PodVolume:
 
 
 def attachment_name(driver: str, handle: str, node: str) -> str:
-    # pkg/volume/csi
+    # as in kubernetes pkg/volume/csi
     return "csi-" + hashlib.sha256(f"{handle}{driver}{node}".encode()).hexdigest()
 
 

@@ -24,7 +24,7 @@ def check_directory(path: Path, *, flag: str) -> Finding:
 
 
 def check_state(path: Path) -> Finding:
-    # it holds secrets
+    # Others may not look into it: it holds secrets.
     found = check_directory(path, flag="--state-dir")
     if found.level is Level.OK and (mode := stat.S_IMODE(path.stat().st_mode)) & (stat.S_IRWXG | stat.S_IRWXO):
         return warning(f"other users of this host may look into {path} (mode {mode:04o})", f"chmod 0700 {path}")
