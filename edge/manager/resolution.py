@@ -106,10 +106,12 @@ def resolve(
     deleted_at: float | None,
     selinux: bool,
     opt_in: OptIn,
-) -> PodWants:
-    """Return the volumes that a Pod object wants on this node. `now` and `deleted_at` are monotonic times."""
+) -> PodWants | None:
+    """Return what a Pod object wants; None if it is another node's. `now` and `deleted_at` are monotonic times."""
     try:
         body = found.read()
+        if str(body["spec"].get("nodeName", "")) not in {node, ""}:  # a pod without nodeName is malformed, not gone
+            return None
         deleted_at, ends_at = _deletion(body, now if deleted_at is None else deleted_at)
         _require_name("the pod's uid", found.stamp.uid)
         pod = _pod(found, body, is_over=ends_at is not None and (ends_at <= now or _all_ended(body)))
@@ -128,13 +130,6 @@ def resolve(
 def without_body(pod: Pod, ref: Ref, why: str, *, unread: bool = False) -> PodWants:
     """Return the entry of a pod whose body cannot be used: it exists, and none of its volumes is resolved."""
     return PodWants(pod=pod, unresolved={"": why}, refs=frozenset((ref,)), unread=unread)
-
-
-def node_of(found: Object) -> str:
-    try:
-        return str(found.read()["spec"]["nodeName"])
-    except (KeyError, TypeError, ValueError):
-        return ""
 
 
 def driver_rules(found: Object | None) -> DriverRules:

@@ -87,7 +87,7 @@ class Publication(Published):
     error: str = ""
     # The runtime that the volume is deferred to (`Deferral.runtime`), or `BY_DRIVER`; empty if the driver mounts it.
     runtime: str = ""
-    fs_type: str = ""  # fs_type, fs_uuid: the deferred volume's file system; empty until it was seen or chosen
+    fs_type: str = ""  # of the deferred volume's file system, as `fs_uuid`; empty until it was seen or chosen
     fs_uuid: str = ""
     handover: Handover = Handover.NONE
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from common.objects import Ref
 from edge.manager.opt_in import OptIn
-from edge.manager.resolution import PodWants, labels_of, node_of, resolve, without_body
+from edge.manager.resolution import PodWants, labels_of, resolve, without_body
 from edge.stores.object_store import ObjectStore
 from edge.volumes import Pod
 
@@ -132,7 +132,7 @@ class Wanted:
             found = self._objects.get(ref)
         except OSError as error:
             return self._keep(ref, old, str(error))
-        if found is None or node_of(found) not in {self._node, ""}:  # a pod without nodeName is malformed, not gone
+        if found is None:
             return None
         return resolve(
             found,
