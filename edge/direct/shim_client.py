@@ -186,12 +186,15 @@ def _read_stats(path: Path, body: bytes) -> VolumeStats:
         raise Unsupported(f"the runtime at {path} gives its usage in a form that only people can read")
     try:
         found = json.loads(body)
-        counts = {usage.get("unit"): _counts(usage) for usage in found.get("usage") or []}
+        counts = {
+            usage.get("unit"): [_count(usage, key) for key in ("available", "total", "used")]
+            for usage in found.get("usage") or []
+        }
         abnormal, message = _condition(found.get("volume_condition"))
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise _unusable(path, "it is not the usage of a volume") from error
-    free_bytes, capacity_bytes, used_bytes = counts.get(_BYTES, (0, 0, 0))
-    inodes_free, inodes, inodes_used = counts.get(_INODES, (0, 0, 0))
+    free_bytes, capacity_bytes, used_bytes = counts.get(_BYTES, [0, 0, 0])
+    inodes_free, inodes, inodes_used = counts.get(_INODES, [0, 0, 0])
     return VolumeStats(
         available_bytes=free_bytes,
         capacity_bytes=capacity_bytes,
@@ -210,10 +213,6 @@ def _condition(found: dict[str, Any] | None) -> tuple[bool | None, str]:
     message = str(found.get("message", ""))
     message.encode()  # JSON can contain half a surrogate pair, which no Event can hold
     return found.get("abnormal") is True, message
-
-
-def _counts(usage: dict[str, Any]) -> tuple[int, int, int]:
-    return _count(usage, "available"), _count(usage, "total"), _count(usage, "used")
 
 
 def _count(usage: dict[str, Any], key: str) -> int:

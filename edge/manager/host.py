@@ -26,10 +26,6 @@ READINGS_AT_ONCE = 4
 """So many volumes of a driver are read at a time: a driver that hangs must keep threads for mounting."""
 
 
-def _readings() -> defaultdict[str, asyncio.Semaphore]:
-    return defaultdict(lambda: asyncio.Semaphore(READINGS_AT_ONCE))
-
-
 class InUseAcked(Protocol):
     """Waits for the hub (`edge.node_facts.NodeFacts.in_use_acked`)."""
 
@@ -69,7 +65,9 @@ class VolumeHost:
     fencing: Fencing
     stats_interval_s: float  # seconds between two readings of a volume's usage and health; 0: never
     republish_interval_s: float  # seconds between two refreshes, for drivers that ask for them; up to half is added
-    readings: defaultdict[str, asyncio.Semaphore] = field(default_factory=_readings)
+    readings: defaultdict[str, asyncio.Semaphore] = field(
+        default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(READINGS_AT_ONCE))
+    )
 
     def driver(self, name: str) -> NodeDriver:
         driver = self.drivers.find(name)

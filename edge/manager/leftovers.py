@@ -14,7 +14,6 @@ Rules:
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.found_volumes import Published, Staged, Unreadable, published_for, staged_for
@@ -68,7 +67,9 @@ class Leftovers:
 
     async def _look(self) -> None:
         there = {one.path: one for one in (await self._plugin.scan()).unreadable}
-        self._all = [there.get(one.path, one) for one in self._all if not there.keys().isdisjoint(_way_to(one.path))]
+        self._all = [
+            there.get(one.path, one) for one in self._all if not there.keys().isdisjoint((one.path, *one.path.parents))
+        ]
         for one in list(self._all):
             if self._is_explained(one) or not self._may_go(one):
                 continue
@@ -82,10 +83,6 @@ class Leftovers:
 
 def accounts_for(task: VolumeTask, one: Unreadable) -> bool:
     return any(one.is_of(what) for what in _places(task))
-
-
-def _way_to(path: Path) -> Iterable[Path]:
-    return path, *path.parents
 
 
 def _places(task: VolumeTask) -> Iterable[Published | Staged]:

@@ -175,7 +175,8 @@ class FactStore:
         match event:
             case Compared(held):
                 for ref in [ref for ref in self._acked if held.get(ref) != Stamp("", self._newest[ref])]:
-                    self._on_lost(ref)
+                    self._acked.discard(ref)  # the hub has lost it: the agent sends it again, and new waiters wait
+                    self._write(ref, (_ACK, (0, ref.kind, ref.namespace, ref.name, self._newest[ref])))
                 for ref, stamp in held.items():
                     self._on_stored(ref, stamp)
             case Confirmed(ref, stamp):
@@ -213,11 +214,6 @@ class FactStore:
             if not waiter.done():
                 waiter.set_exception(error) if error is not None else waiter.set_result(None)
         return bool(waiters)
-
-    def _on_lost(self, ref: Ref) -> None:
-        # The agent sends it again, and new waiters wait for that.
-        self._acked.discard(ref)
-        self._write(ref, (_ACK, (0, ref.kind, ref.namespace, ref.name, self._newest[ref])))
 
     def _let_read_again(self) -> None:
         self._read_again = None
