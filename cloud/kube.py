@@ -34,6 +34,7 @@ from common.errors import BridgeError, SettingsError
 from common.version import SOFTWARE
 
 Body = dict[str, Any]
+
 _ANSWER_S: Final = 30.0  # Time limit for one answer. The API server itself ends a request after 60 s.
 
 # TCP probes a silent watch after this time, and closes it after three probes without an answer.
