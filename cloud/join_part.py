@@ -48,12 +48,10 @@ class JoinPart:
         self, settings: HubSettings, trust: TrustPart, *, knows: Callable[[str], bool], turned_away: OnFailed
     ) -> None:
         """Read the CA. Raises SettingsError."""
-        assert settings.tls_ca is not None
-        assert settings.tls_cert is not None
-        assert settings.tls_key is not None
-        self._settings, self._trust = settings, trust
-        self._files = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
-        self._signer = _signer(self._files, settings.ca_key, settings.cert_ttl_s)
+        files = settings.tls_files()
+        assert files is not None
+        self._settings, self._trust, self._files = settings, trust, files
+        self._signer = _signer(files, settings.ca_key, settings.cert_ttl_s)
         self._joins = self._addresses(settings.join_address, settings.join_listen)
         terms = Issued(
             chain=b"",

@@ -124,6 +124,5 @@ async def loaded(kubeconfig: str) -> AsyncIterator[Configuration]:
 
 
 def unusable(kubeconfig: str, error: Exception) -> SettingsError:
-    """It quotes nothing of the file."""
     why = str(error).partition("{")[0]  # behind the brace the library quotes the file, with its tokens
     return SettingsError("--kubeconfig", kubeconfig, f"cannot be used: {why}")
