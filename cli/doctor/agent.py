@@ -7,7 +7,7 @@ from pathlib import Path
 from cli.doctor import csi_probe
 from cli.doctor.certificates import check_certificate
 from cli.doctor.disk import check_directory, check_state
-from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
+from cli.doctor.finding import Check, Finding, Level, Result, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import check_socket
 from cli.doctor.watchdog import check_watchdog
 from cli.edge_volumes import ask, ask_agent, missing, named
@@ -44,16 +44,16 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
         return [("socket", first), ("agent", wrong(str(error), _LOG))]
     own = settings.registration == "own"
     checks = [
-        known("socket", first),
-        known("link", check_link(state)),
+        ("socket", first),
+        ("link", check_link(state)),
         *_certificate_checks(settings),
-        known("state directory", check_state(settings.state_dir)),
+        ("state directory", check_state(settings.state_dir)),
         *([Check("watchdog", lambda: asyncio.to_thread(check_watchdog), _LOG)] if settings.fence == "on" else []),
-        *([known("root directory", check_directory(settings.root_dir, flag="--root-dir"))] if own else ()),
+        *([("root directory", check_directory(settings.root_dir, flag="--root-dir"))] if own else ()),
         *(_driver_check(Path(driver.socket), driver.trouble) for driver in state.drivers),
-        *([] if state.drivers else [known("drivers", _NO_DRIVER)]),
-        *(known("problem", warning(text, _LOG)) for text in state.problems),
-        *([known("volumes", check_volumes(volumes))] if own else ()),
+        *([] if state.drivers else [("drivers", _NO_DRIVER)]),
+        *(("problem", warning(text, _LOG)) for text in state.problems),
+        *([("volumes", check_volumes(volumes))] if own else ()),
     ]
     return await perform(checks, limit_s=limit_s)
 
@@ -75,13 +75,13 @@ def check_link(state: AgentStatus) -> Finding:
     return ok(f"{what}; {others}" if others else what)
 
 
-def _certificate_checks(settings: AgentSettings) -> list[Check]:
+def _certificate_checks(settings: AgentSettings) -> list[Result]:
     files = settings.tls_files()
     if files is None:
         return []
     found = check_certificate(files, now=time.time(), name=settings.node, role=Role.EDGE)
     renews = settings.is_joined and found.level is not Level.OK
-    return [known("certificate", found._replace(do=_RENEWS) if renews else found)]
+    return [("certificate", found._replace(do=_RENEWS) if renews else found)]
 
 
 def _driver_check(path: Path, trouble: str) -> Check:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from cli import status
 from cli.doctor.certificates import check_certificate
 from cli.doctor.disk import check_state
-from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
+from cli.doctor.finding import Finding, Level, Result, listed, ok, warning, wrong
 from cli.doctor.sockets import check_socket
 from cli.hub_state import HubState, ask_state, standby
 from cli.node_list import refusals
@@ -61,19 +61,18 @@ async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], HubSt
         settings = HUB_OPTIONS.read(state.hub.settings)
     except BridgeError as error:
         return [("socket", first), ("hub", wrong(str(error), _LOG))], None
-    checks = [known("socket", first), *checks_of(state), *surroundings(settings)]
-    return await perform(checks, limit_s=limit_s), state
+    return [("socket", first), *checks_of(state), *surroundings(settings)], state
 
 
-def checks_of(state: HubState) -> list[Check]:
+def checks_of(state: HubState) -> list[Result]:
     of_leader = [
-        known("nodes", _check_nodes(state.nodes)),
-        *(known("driver", _check_driver(driver, state)) for driver in sorted(_drivers(state))),
+        ("nodes", _check_nodes(state.nodes)),
+        *(("driver", _check_driver(driver, state)) for driver in sorted(_drivers(state))),
     ]
     return [
-        known("version", _check_versions(state)),
-        *(of_leader if state.hub.leads else [known("leader", _check_standby(state.hub))]),
-        *(known("problem", finding) for finding in _check_problems(state)),
+        ("version", _check_versions(state)),
+        *(of_leader if state.hub.leads else [("leader", _check_standby(state.hub))]),
+        *(("problem", finding) for finding in _check_problems(state)),
     ]
 
 
@@ -147,10 +146,10 @@ def _check_problems(state: HubState) -> Iterator[Finding]:
         yield found(line, f"do what the message names; {page} has more")
 
 
-def surroundings(settings: HubSettings) -> list[Check]:
-    checks = [known("state directory", check_state(settings.state_dir))]
+def surroundings(settings: HubSettings) -> list[Result]:
+    checks = [("state directory", check_state(settings.state_dir))]
     if settings.listen is None:
-        checks.append(known("listen", warning("without --listen no edge agent can connect", "start the hub with it")))
+        checks.append(("listen", warning("without --listen no edge agent can connect", "start the hub with it")))
     if (files := settings.tls_files()) is not None:
-        checks.append(known("certificate", check_certificate(files, now=time.time())))
+        checks.append(("certificate", check_certificate(files, now=time.time())))
     return checks

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cli.doctor import csi_probe
-from cli.doctor.finding import Check, Finding, Level, Result, known, ok, perform, warning, wrong
+from cli.doctor.finding import Check, Finding, Level, Result, ok, perform, warning, wrong
 from cli.doctor.sockets import check_socket, connections
 from common.reports import GET_PLUGIN_CAPABILITIES, Answer, is_node_only
 from common.status import Code, Status, code_name
@@ -35,8 +35,8 @@ async def examine(socket: Path, *, limit_s: float) -> list[Result]:
         return check_driver(said.name, status, is_known=is_ready)
 
     do = "see that csi-bridge driver serves this socket and nothing else does; look at its log"
-    sidecars = known("sidecars", check_sidecars(connected, socket))
-    return await perform([known("socket", first), sidecars, Check("driver", driver, do)], limit_s=limit_s)
+    sidecars = ("sidecars", check_sidecars(connected, socket))
+    return await perform([("socket", first), sidecars, Check("driver", driver, do)], limit_s=limit_s)
 
 
 def check_sidecars(connected: int, socket: Path) -> Finding:

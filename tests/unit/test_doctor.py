@@ -19,7 +19,7 @@ from cli.doctor.cluster import POLICIES, check_classes
 from cli.doctor.cluster import checks_of as cluster_checks
 from cli.doctor.command import as_json, show
 from cli.doctor.disk import check_directory, check_room, check_state
-from cli.doctor.finding import Check, Level, known, listed, ok, perform, warning, wrong
+from cli.doctor.finding import Check, Level, listed, ok, perform, warning, wrong
 from cli.doctor.hub import checks_of as hub_checks
 from cli.doctor.hub import surroundings
 from cli.doctor.permissions import HUB, NEEDED, check
@@ -64,7 +64,7 @@ async def test_checks_are_made_in_order_and_one_that_fails_hides_no_other() -> N
         raise BridgeError("nobody answers")
 
     failing = [Check("b", fail, ""), Check("c", hang, "look"), Check("d", refuse, "look at it")]
-    found = await perform([known("a", ok("well")), *failing, known("e", ok("well"))], limit_s=0.01)
+    found = await perform([("a", ok("well")), *failing, ("e", ok("well"))], limit_s=0.01)
     assert [name for name, _ in found] == ["a", "b", "c", "d", "e"]
     assert (found[0][1], found[4][1]) == (ok("well"), ok("well"))
     assert found[1][1].what == "the check itself failed: ValueError('a bug')"
@@ -315,7 +315,7 @@ def hub(*nodes: NodeStatus, proxies: tuple[str, ...] = ("d.example",), **changes
 
 def of_hub(state: HubState) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
-    for name, finding in asyncio.run(perform(hub_checks(state), limit_s=5.0)):
+    for name, finding in hub_checks(state):
         found.setdefault(name, []).append(finding)
     return found
 
@@ -372,7 +372,7 @@ def test_a_standby_names_the_leader_and_misses_no_nodes(leader: str, links: int,
 
 
 def test_a_hub_without_a_listener_is_told(tmp_path: Path) -> None:
-    found = [check.name for check in surroundings(HUB_OPTIONS.read({"state_dir": str(tmp_path)}))]
+    found = [name for name, _ in surroundings(HUB_OPTIONS.read({"state_dir": str(tmp_path)}))]
     assert found == ["state directory", "listen"]
 
 
