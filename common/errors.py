@@ -379,9 +379,9 @@ def listed(things: Sequence[str]) -> str:
     return "; ".join([*things[:_MOST_NAMED], *[f"and {more} more"] * (more > 0)])
 
 
-def first_of(names: Sequence[str], most: int, *, count: int | None = None) -> str:
-    """The first names, such as `a, b and 3 more`, of `count` in all."""
-    more = (len(names) if count is None else count) - most
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first names, such as `a, b and 3 more`."""
+    more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 

@@ -14,10 +14,8 @@ from cloud.kinds import (
     volumeattachments,
 )
 
-KINDS: Final = {
-    rules.kind: rules
-    for rules in (
-        pods.RULES, persistentvolumeclaims.RULES, persistentvolumes.RULES, volumeattachments.RULES, nodes.RULES,
-        csidrivers.RULES, storageclasses.RULES, secrets.RULES, tokens.RULES,
-    )
-}  # fmt: skip
+_MODULES: Final = (
+    pods, persistentvolumeclaims, persistentvolumes, volumeattachments, nodes, csidrivers, storageclasses, secrets,
+    tokens,
+)  # fmt: skip
+KINDS: Final = {it.RULES.kind: it.RULES for it in _MODULES}

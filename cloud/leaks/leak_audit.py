@@ -215,10 +215,10 @@ class _OneAudit:
         for why in dict.fromkeys(filter(None, map(truths.unread, (VOLUME, SNAPSHOT)))):
             kinds = " and ".join(f"{kind}s" for kind in (VOLUME, SNAPSHOT) if truths.unread(kind) == why)
             self._notes.append(f"{kinds} are not compared with Kubernetes: {why}")
-        for (driver, why), unjudged in truths.unjudged.items():
+        for (driver, why), ids in truths.unjudged.items():
             if why not in (truths.unread(VOLUME), truths.unread(SNAPSHOT)):
-                named = first_of(unjudged.ids, _NAMED, count=unjudged.count)
-                self._notes.append(f"driver {driver}: {unjudged.count} not judged, because {why}: {named}")
+                named = first_of(ids, _NAMED)
+                self._notes.append(f"driver {driver}: {len(ids)} not judged, because {why}: {named}")
         for (driver, node), count in sorted(truths.tally.dropped.items())[:_MOST_UNASKED]:
             self._notes.append(
                 f"driver {driver}: node {node} lists {count} more that nothing refers to; settle those shown first"

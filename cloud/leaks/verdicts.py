@@ -43,21 +43,6 @@ LEAKS: Final = (ORPHAN, GHOST, STRAY, DOUBT)
 _MADE_BY: Final = {"CreateVolume": VOLUME, "CreateSnapshot": SNAPSHOT, "CreateVolumeGroupSnapshot": SNAPSHOT}
 """The kind of things that a method makes, as far as drivers list them."""
 
-_SHOWN_IDS: Final = 5
-
-
-@dataclass(slots=True)
-class Unjudged:
-    """Things that are not judged, for one reason."""
-
-    count: int = 0
-    ids: list[str] = field(default_factory=list)  # the first of them
-
-    def add(self, thing: Thing) -> None:
-        self.count += 1
-        if len(self.ids) < _SHOWN_IDS:
-            self.ids.append(thing.id)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truths:
@@ -73,15 +58,15 @@ class Truths:
     fit: Callable[[str, str], Fit]  # the nodes that the PersistentVolumes of a handle are for, by driver and handle
     now: float  # the time of `closed`, in seconds since the epoch
     grace_s: float
-    # By driver and reason, the things that are not judged. The functions add to it.
-    unjudged: dict[tuple[str, str], Unjudged] = field(default_factory=dict)
+    # By driver and reason, the ids of the things that are not judged. The functions add to it.
+    unjudged: defaultdict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def unread(self, kind: str) -> str:
         """Why the objects for a kind of things were not read both times; empty if they were."""
         return self.before.unread.get(kind, "") or self.after.unread.get(kind, "")
 
     def skip(self, driver: str, why: str, thing: Thing) -> None:
-        self.unjudged.setdefault((driver, why), Unjudged()).add(thing)
+        self.unjudged[driver, why].append(thing.id)
 
 
 @dataclass(frozen=True, slots=True)

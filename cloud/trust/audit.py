@@ -38,18 +38,10 @@ class Event(StrEnum):
     CERTIFICATES = "certificates"  # the hub read other CAs
 
 
-_BY_PEERS: Final = frozenset(
-    {
-        Event.ADMISSION,
-        Event.TAKEOVER,
-        Event.CONFLICT,
-        Event.REFUSAL,
-        Event.EXPIRY,
-        Event.RENEWAL,
-        Event.COPY,
-        Event.REPORT,
-    }
-)
+_BY_PEERS: Final = frozenset({
+    Event.ADMISSION, Event.TAKEOVER, Event.CONFLICT, Event.REFUSAL, Event.EXPIRY, Event.RENEWAL, Event.COPY,
+    Event.REPORT,
+})  # fmt: skip
 """The events that a peer can cause as often as it likes."""
 
 

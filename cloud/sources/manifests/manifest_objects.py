@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cloud.kinds.fields import Body, FieldError, Fields, Path
-from cloud.kinds.kind_rules import KindRules, check_metadata, trimmed
+from cloud.kinds.kind_rules import check_metadata, trimmed
 from cloud.kinds.table import KINDS
 from cloud.sources.manifests.documents import Document, DocumentError, read_yaml
 from cloud.sources.source import Item
@@ -66,18 +66,20 @@ def item_of(body: Body) -> Item:
     return Item(Stamp(body["metadata"]["uid"], hashlib.sha256(encode_body(body)).hexdigest()[:16]), body)
 
 
-def entry_of(body: Body, place: str) -> Entry:
-    metadata = body["metadata"]
-    return Entry(Ref(body["kind"], metadata.get("namespace", ""), metadata["name"]), item_of(body), place)
-
-
 def made_up_uid(ref: Ref) -> str:
     """The UID for an object without one: the same after a restart."""
     return str(uuid.uuid5(_UID_NAMESPACE, f"{ref.kind}/{ref.namespace}/{ref.name}"))
 
 
 def _entries(name: str, document: Document) -> Iterator[Entry]:
-    for value, path in _objects(document.value, ()):
+    found: list[tuple[Any, Path]] = [(document.value, ())]
+    if (
+        isinstance(whole := document.value, dict)
+        and whole.get("kind") == "List"
+        and isinstance(whole.get("items"), list)
+    ):
+        found = [(item, ("items", number)) for number, item in enumerate(whole["items"])]  # as in kubectl get -o yaml
+    for value, path in found:
         place = f"{name}:{document.place.find(path).line}"
         try:
             entry = _entry(value, place)
@@ -86,14 +88,6 @@ def _entries(name: str, document: Document) -> Iterator[Entry]:
             raise BrokenFile(f"{name}:{line}: {_title(value)}: {error}") from None
         if entry is not None:
             yield entry
-
-
-def _objects(value: Any, path: Path) -> Iterator[tuple[Any, Path]]:
-    """The value itself, or the items of a List as in `kubectl get -o yaml`; each with its path."""
-    if isinstance(value, dict) and value.get("kind") == "List" and isinstance(value.get("items"), list):
-        yield from ((item, (*path, "items", number)) for number, item in enumerate(value["items"]))
-    else:
-        yield value, path
 
 
 def _entry(value: Any, place: str) -> Entry | None:
@@ -110,18 +104,14 @@ def _entry(value: Any, place: str) -> Entry | None:
     check_metadata(fields, rules=rules)
     rules.check(fields)
     body = trimmed(value, rules=rules)
-    _identify(body, rules)
-    return entry_of(body, place)
-
-
-def _identify(body: dict[str, Any], rules: KindRules) -> None:
     metadata = body["metadata"]
     if rules.namespaced:
         metadata["namespace"] = metadata.get("namespace") or _DEFAULT_NAMESPACE
     else:
         metadata.pop("namespace", None)
-    ref = Ref(rules.kind, metadata.get("namespace", ""), metadata["name"])
+    ref = Ref(kind, metadata.get("namespace", ""), metadata["name"])
     metadata["uid"] = metadata.get("uid") or made_up_uid(ref)
+    return Entry(ref, item_of(body), place)
 
 
 def _title(value: Any) -> str:
