@@ -30,15 +30,13 @@ log = logging.getLogger("csi_bridge.relay")
 _REDIAL = Backoff(first_s=0.02, most_s=1.0)
 """The waits between failing dials. As with sidecars, a driver that comes back is found within a second."""
 
-WHO_TIMEOUT_S = 10.0
-"""The limit of the question for a driver's name."""
+WHO_TIMEOUT_S = 10.0  # the limit of the question for a driver's name
 
 LOOK_S = 0.01
 """How long the socket's file is taken to be the same after a look. If an old driver goes on beside the new one, it may
 get calls for that long. A sidecar never looks: it keeps its connection to the old one."""
 
-Ask = Callable[[str, bytes], AwaitedCall]
-"""Makes a call of a method with a request, on one connection."""
+Ask = Callable[[str, bytes], AwaitedCall]  # makes a call of a method with a request, on one connection
 
 
 async def _anyone(_ask: Ask) -> str:
@@ -46,12 +44,7 @@ async def _anyone(_ask: Ask) -> str:
 
 
 class Channel:
-    """Calls to one driver socket.
-
-    Attributes:
-        path: the socket.
-        max_message_bytes: largest message of an answer.
-    """
+    """Calls to one driver socket."""
 
     def __init__(
         self,
@@ -63,18 +56,15 @@ class Channel:
     ) -> None:
         """`who` asks a new connection for the driver's name; it raises ValueError with a reason in words."""
         self.path = str(path)
-        self.max_message_bytes = max_message_bytes
+        self.max_message_bytes = max_message_bytes  # of an answer
         self._who = who
         self._connect_timeout_s = connect_timeout_s
         self._connection: ClientConnection | None = None
-        self._file_id: FileId = None
-        """The socket's file at the last dial."""
+        self._file_id: FileId = None  # the socket's file at the last dial
         self._look_at_s = 0.0
         self._dial: asyncio.Task[ClientConnection | str] | None = None
-        self._waiting: dict[ClientCall, None] = {}
-        """The calls that wait for the dial."""
-        self._failure = ""
-        """Why the last dial failed."""
+        self._waiting: dict[ClientCall, None] = {}  # the calls that wait for the dial
+        self._failure = ""  # why the last dial failed
         self._failures = 0
         self._retry_at_s = 0.0
         self._connections: set[ClientConnection] = set()

@@ -57,33 +57,17 @@ class AnswerReceiver:
 
 
 class ClientCall(Stream):
-    """One call, which its opener sends.
-
-    Attributes:
-        opener: sends the call's request, now or later, or calls `fail`.
-        receiver: takes the answer.
-        method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
-        request: the request message.
-        timeout_s: sent as `grpc-timeout`; the client itself sets no limit.
-        to: the name of the driver that the call is for; empty for any.
-        may_begin: tells whether the request may still leave; None: always.
-        took: takes each message of an answer that may have any number of them, and so none for `answered`. Call
-            `consumed` when their memory is free again. None: the answer has one message.
-        connection: the connection that carries it; None before.
-        queue: the calls with which it waits for a connection or a stream.
-        later: the timer of its next attempt.
-        over: whether it has ended, or was cancelled.
-    """
+    """One call, which its opener sends."""
 
     took: Callable[[bytes], None] | None = None
-    connection: "ClientConnection | None" = None
-    queue: "dict[ClientCall, None] | None" = None
-    later: asyncio.TimerHandle | None = None
-    over = False
-    _message: bytes | None = None
-    """The answer without `took`."""
-    _is_unread = False
-    """Whether the receiver has not used its last message yet."""
+    """Takes each message of an answer that may have any number of them, and so none for `answered`. Call `consumed`
+    when their memory is free again. None: the answer has one message."""
+    connection: "ClientConnection | None" = None  # the one that carries it
+    queue: "dict[ClientCall, None] | None" = None  # the calls with which it waits for a connection or a stream
+    later: asyncio.TimerHandle | None = None  # the timer of its next attempt
+    over = False  # whether it has ended, or was cancelled
+    _message: bytes | None = None  # the answer without `took`
+    _is_unread = False  # whether the receiver has not used its last message yet
     _has_headers = False
     _attempts = 0
 
@@ -98,13 +82,13 @@ class ClientCall(Stream):
         to: str = "",
         may_begin: Callable[[], bool] | None = None,
     ) -> None:
-        self.opener = opener
+        self.opener = opener  # sends the call's request, now or later, or calls `fail`
         self.receiver = receiver
-        self.method = method
+        self.method = method  # the path, e.g. `/csi.v1.Controller/CreateVolume`
         self.request = request
-        self.timeout_s = timeout_s
-        self.to = to
-        self.may_begin = may_begin
+        self.timeout_s = timeout_s  # sent as `grpc-timeout`; the client itself sets no limit
+        self.to = to  # the name of the driver that the call is for; empty for any
+        self.may_begin = may_begin  # tells whether the request may still leave; None: always
 
     # The receiver's side.
 
@@ -291,8 +275,9 @@ class AwaitedCall(AnswerReceiver):
         to: str = "",
         may_begin: Callable[[], bool] | None = None,
     ) -> None:
-        self._call = ClientCall(opener, self, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
-        self._call.took = self._took
+        call = ClientCall(opener, self, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
+        call.took = self._took
+        self._call: ClientCall | None = call  # None at its end: the two would keep each other, with the answer
         self._has_started = False
         self._messages: deque[bytes] = deque()
         self._end: Status | VendorConnectionError | None = None
@@ -302,7 +287,7 @@ class AwaitedCall(AnswerReceiver):
     def status(self) -> Status:
         """The vendor's status, unchanged; known once the messages are exhausted."""
         if self._messages or not isinstance(self._end, Status):
-            raise RuntimeError(f"{self._call.method}: the status was read before the answer's messages were")
+            raise RuntimeError("the status was read before the answer's messages were")
         return self._end
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -321,7 +306,7 @@ class AwaitedCall(AnswerReceiver):
                 raise self._end
             await self._news()
         message = self._messages.popleft()
-        if not self._messages:
+        if not self._messages and self._call is not None:
             self._call.consumed()
         return message
 
@@ -331,13 +316,14 @@ class AwaitedCall(AnswerReceiver):
         Raises:
             VendorConnectionError: the call has no status of the vendor's, or is OK without exactly one message.
         """
-        self._call.took = None
+        if self._call is not None:
+            self._call.took = None
         message = await anext(self, None)
         return self.status, message
 
     async def _news(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
-        if not self._has_started:
+        if self._call is not None and not self._has_started:
             self._has_started = True
             self._call.opener(self._call)
         try:
@@ -351,7 +337,8 @@ class AwaitedCall(AnswerReceiver):
     def cancel(self) -> None:
         """Cancel the call, unless it is over. Messages that were not read are dropped."""
         self._messages.clear()
-        self._call.fail(VendorConnectionError("CSI Bridge cancelled the call", sent=True))
+        if self._call is not None:
+            self._call.fail(VendorConnectionError("CSI Bridge cancelled the call", sent=True))
 
     # The call's side.
 
@@ -362,11 +349,11 @@ class AwaitedCall(AnswerReceiver):
     def answered(self, status: Status, message: bytes | None) -> None:
         if message is not None:
             self._messages.append(message)
-        self._end = status
+        self._end, self._call = status, None
         self._wake()
 
     def failed(self, error: VendorConnectionError) -> None:
-        self._end = error
+        self._end, self._call = error, None
         self._wake()
 
     def _wake(self) -> None:

@@ -26,8 +26,7 @@ from common.relay.hpack import Header
 from common.relay.metadata import made_by_library, request_block
 from common.status import Code, Status, code_name
 
-PROOF_OF_LIFE_S = 2.0
-"""How long a driver may take to answer a PING after a status that a dying one could have sent."""
+PROOF_OF_LIFE_S = 2.0  # how long a driver may take to answer a PING after a status that a dying one could have sent
 
 LAST_WORDS_S = 0.05
 """How long the driver's GOAWAY may come after that. A driver that stops gracefully first cancels its work, then answers
@@ -39,35 +38,22 @@ DYING_CODES = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.RESOURCE_EXHAUSTED, 
 
 
 class ClientConnection(Connection[ClientCall]):
-    """One connection, from the dial to its end.
-
-    Attributes:
-        path: the driver's socket.
-        max_message_bytes: the largest message of an answer.
-        name: the driver's name, once the channel has asked for it.
-        ready: done when the driver has proved that it speaks HTTP/2.
-        retired: whether it takes no new calls.
-        gone: set when it is over.
-        queue: the calls that wait for a stream.
-    """
+    """One connection, from the dial to its end."""
 
     def __init__(self, path: str, max_message_bytes: int, on_closed: Callable[["ClientConnection"], None]) -> None:
         super().__init__(client=True)
         self.path = path
         self.max_message_bytes = max_message_bytes
-        self.name = ""
-        self.ready: asyncio.Future[None] = self._loop.create_future()
-        self.retired = False
-        self.gone = asyncio.Event()
+        self.name = ""  # the driver's, once the channel has asked for it
+        self.ready: asyncio.Future[None] = self._loop.create_future()  # done when the driver speaks HTTP/2
+        self.retired = False  # whether it takes no new calls
+        self.gone = asyncio.Event()  # set when it is over
+        self.queue: dict[ClientCall, None] = {}  # the calls that wait for a stream
         self._shut = False
         self._on_closed = on_closed
-        self.queue: dict[ClientCall, None] = {}
-        self._is_leaving = False
-        """Whether the driver has said that it goes, or has ended the connection."""
-        self._doubts: list[tuple[ClientCall, Status]] = []
-        """The statuses in doubt that the next PING shall prove."""
-        self._pinged: list[tuple[ClientCall, Status]] = []
-        """The statuses that wait for the PING under way. There is one at a time."""
+        self._is_leaving = False  # whether the driver has said that it goes, or has ended the connection
+        self._doubts: list[tuple[ClientCall, Status]] = []  # the statuses in doubt that the next PING shall prove
+        self._pinged: list[tuple[ClientCall, Status]] = []  # those that wait for the PING under way, one at a time
         self._pings = 0
         self._no_pong: asyncio.TimerHandle | None = None
 

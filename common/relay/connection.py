@@ -32,11 +32,9 @@ STREAM_WINDOW_BYTES = 1 << 20
 """The bytes that a peer may send on one stream ahead of its reader. A reader that stalls costs this memory and one
 message. A message of 4 MiB waits for eight window updates, which take microseconds on a UNIX socket."""
 
-RETURN_BYTES = STREAM_WINDOW_BYTES // 2
-"""So many used bytes are given back to a stream's window in one update."""
+RETURN_BYTES = STREAM_WINDOW_BYTES // 2  # so many used bytes are given back to a stream's window in one update
 
-CONNECTION_WINDOW_BYTES = 1 << 30
-"""So large that it never limits: the streams' windows limit the memory."""
+CONNECTION_WINDOW_BYTES = 1 << 30  # so large that it never limits: the streams' windows limit the memory
 
 MAX_STREAMS = 16_384
 """The most streams that a client may have open; further ones are refused one by one. All sidecars together need about
@@ -45,59 +43,41 @@ MAX_STREAMS = 16_384
 HEADER_LIST_BYTES = 256 << 10
 """The largest header list accepted. It holds a driver's error message; grpc-go allows 16 MiB, C-core 16 KiB."""
 
-MAX_BLOCK_BYTES = 256 << 10
-"""The largest compressed header block. The decoder limits the decoded headers, too."""
+MAX_BLOCK_BYTES = 256 << 10  # the largest compressed header block; the decoder limits the decoded headers, too
 
-WRITE_HIGH_BYTES = 256 << 10
-"""With more unsent bytes in the transport, no further DATA is made."""
+WRITE_HIGH_BYTES = 256 << 10  # with more unsent bytes in the transport, no further DATA is made
 
 WRITE_STUCK_BYTES = 1 << 20
 """With more unsent bytes, this side reads no more either: the peer causes answers (pings, resets) and reads none."""
 
-TURN_BYTES = 64 << 10
-"""The DATA that is made before the transport is asked whether it is full."""
+TURN_BYTES = 64 << 10  # the DATA that is made before the transport is asked whether it is full
 
 PATIENCE_S = 0.005
 """How long the answer to a ping waits for other bytes to leave with. grpc-go pings at every message to measure the
 bandwidth; a separate write for each answer would cost more than the call."""
 
-SHUT_S = 1.0
-"""How long a connection that closes waits for the peer to read the written bytes."""
+SHUT_S = 1.0  # how long a connection that closes waits for the peer to read the written bytes
 
 _HEAD = struct.Struct(">IBI")
 _SETTING = struct.Struct(">HI")
 _BLOCKS = frames.HEADERS, frames.CONTINUATION
-_SHAPE = frames.END_HEADERS | frames.PADDED | frames.PRIORITY_FLAG
-"""The flags that say where the header block is in HEADERS."""
-_SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
-"""The kinds of frames whose payload has a fixed size (section 6)."""
+_SHAPE = frames.END_HEADERS | frames.PADDED | frames.PRIORITY_FLAG  # they say where the block is in HEADERS
+_SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}  # fixed ones (section 6)
 
-Taken = Callable[[bool], None]
-"""Told once: True when the socket has taken bytes, False when their stream has ended first."""
+Taken = Callable[[bool], None]  # told once: True when the socket has taken bytes, False when their stream ended first
 
 
 class Stream:
-    """A stream that is not over: the base of a call of either side.
-
-    Attributes:
-        stream_id: its id.
-        send_window: the bytes of DATA that it may send; negative after the peer has made its windows smaller.
-        held: the received bytes of DATA that are not given back to the peer's window.
-        remote_ended: whether the peer sends no more.
-        buffer: the beginning of a message that comes in several frames.
-        pieces: the rest of each message that waits for a window or the socket, with the callback for its end.
-        ends: whether the last piece ends the stream.
-        trailers: the trailers that end the stream after the last piece, with the callback for their end.
-    """
+    """A stream that is not over: the base of a call of either side."""
 
     stream_id = 0
-    send_window = 0
-    held = 0
-    remote_ended = False
-    buffer: bytearray | None = None
-    pieces: deque[tuple[memoryview, Taken | None]]
-    ends = False
-    trailers: tuple[bytes, Taken] | None = None
+    send_window = 0  # the bytes of DATA that it may send; negative after the peer has made its windows smaller
+    held = 0  # the received bytes of DATA that are not given back to the peer's window
+    remote_ended = False  # whether the peer sends no more
+    buffer: bytearray | None = None  # the beginning of a message that comes in several frames
+    pieces: deque[tuple[memoryview, Taken | None]]  # the rest of each message that cannot leave yet
+    ends = False  # whether the last piece ends the stream
+    trailers: tuple[bytes, Taken] | None = None  # they end the stream after the last piece
 
     def headers_received(self, fields: list[Header]) -> None:
         """Response headers, or trailers (`remote_ended`), came in."""
@@ -142,44 +122,29 @@ class Connection(asyncio.Protocol, Generic[Call]):
     """One connection, under asyncio or uvloop: the base of the server's and the client's.
 
     A subclass implements `closed`, and the other callbacks that it needs.
-
-    Attributes:
-        transport: the socket; None before and after the connection.
-        streams: the calls whose streams are not over.
-        highest_id: the highest id of a stream that the client has opened.
-        out: the bytes for the next `flush`.
-        outgoing: the streams whose messages wait for a window or the socket.
-        paused: whether the socket is full.
-        send_window: the bytes of DATA that all streams together may send.
-        peer_window: the send window of a new stream.
-        peer_max_streams: how many streams the peer lets this side have open.
-        peer_header_list_bytes: the largest header list that the peer accepts, None if it set no limit.
-        table_said: whether a header block has left, the first with `NO_DYNAMIC_TABLE`.
     """
 
     def __init__(self, *, client: bool) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.streams: dict[int, Call] = {}
-        self.highest_id = -1
-        self.out: list[bytes | memoryview] = []
-        self.outgoing: dict[int, Stream] = {}
-        self.paused = False
-        self.send_window = self.peer_window = frames.DEFAULT_WINDOW_BYTES
-        self.peer_max_streams = MAX_WINDOW_BYTES
-        self.peer_header_list_bytes: int | None = None
-        self.table_said = False
+        self.transport: asyncio.Transport | None = None  # None before and after the connection
+        self.streams: dict[int, Call] = {}  # those that are not over
+        self.highest_id = -1  # of a stream that the client has opened
+        self.out: list[bytes | memoryview] = []  # for the next `flush`
+        self.outgoing: dict[int, Stream] = {}  # those whose messages wait for a window or the socket
+        self.paused = False  # whether the socket is full
+        self.send_window = frames.DEFAULT_WINDOW_BYTES  # the bytes of DATA that all streams together may send
+        self.peer_window = frames.DEFAULT_WINDOW_BYTES  # the send window of a new stream
+        self.peer_max_streams = MAX_WINDOW_BYTES  # so many streams the peer lets this side have open
+        self.peer_header_list_bytes: int | None = None  # the largest that the peer accepts; None: it set no limit
+        self.table_said = False  # whether a header block has left, the first with `NO_DYNAMIC_TABLE`
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._decoder = Decoder(HEADER_LIST_BYTES)
-        self._preface = b"" if client else frames.PREFACE
-        """What the peer must still send before its first frame."""
+        self._preface = b"" if client else frames.PREFACE  # the peer must still send it before its first frame
         self._begun = False
         self._rest = b""
-        self._block: tuple[int, int, bytearray] | None = None
-        """The stream, the flags and the beginning of an unfinished header block."""
+        self._block: tuple[int, int, bytearray] | None = None  # stream, flags and beginning of an unfinished block
         self._unreturned = 0
-        self._patient = 0
-        """How many of `out` are answers to pings, which may wait for company."""
+        self._patient = 0  # how many of `out` are answers to pings, which may wait for company
         self._flush_due = False
         self._flush_late: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None

@@ -30,14 +30,10 @@ class PeerGone(Exception):
 
 
 class VendorConnectionError(Exception):
-    """A call to the vendor's driver ended without the vendor's own status.
-
-    Attributes:
-        sent: False only if no byte of the request's headers was written: the driver cannot have begun the call.
-    """
+    """A call to the vendor's driver ended without the vendor's own status."""
 
     def __init__(self, text: str, *, sent: bool) -> None:
-        self.sent = sent
+        self.sent = sent  # False only if no byte of the request was written: the driver cannot have begun the call
         super().__init__(text)
 
 

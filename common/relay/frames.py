@@ -3,13 +3,9 @@
 import struct
 from enum import IntEnum
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""A client's first bytes (section 3.4)."""
-
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # a client's first bytes (section 3.4)
 HEADER_BYTES = 9
-
-FRAME_BYTES = 16_384
-"""The largest payload in both directions: SETTINGS_MAX_FRAME_SIZE keeps its default."""
+FRAME_BYTES = 16_384  # the largest payload in both directions: SETTINGS_MAX_FRAME_SIZE keeps its default
 
 DEFAULT_WINDOW_BYTES = 65_535
 MAX_WINDOW_BYTES = 2**31 - 1

@@ -14,17 +14,14 @@ from jh2._hazmat import Decoder as _RustDecoder
 from common.relay.errors import Http2Error
 from common.relay.frames import ErrorCode
 
-Header: TypeAlias = tuple[bytes, bytes]
-"""A header field: lower-case name, value."""
+Header: TypeAlias = tuple[bytes, bytes]  # lower-case name, value
 
-_FIELD_BYTES = 32
-"""The overhead of a field in the size of a header list (RFC 9113, section 6.5.2)."""
+_FIELD_BYTES = 32  # the overhead of a field in the size of a header list (RFC 9113, section 6.5.2)
 
 _FEW_FIELDS = 64
 """So many fields add 2 KiB of that overhead at most, which nobody misses: their sizes are not added up."""
 
-_MOST_KNOWN = 8
-"""The decoded blocks that are kept: a peer's answers have two or three."""
+_MOST_KNOWN = 8  # the decoded blocks that are kept: a peer's answers have two or three
 
 _ONLY_INDEXED = re.compile(rb"[\x80-\xfe]{1,16}").fullmatch
 """Matches a short block of indexed fields, whose indexes have one byte each (RFC 7541, 6.1)."""
@@ -80,16 +77,13 @@ def _string(text: bytes) -> bytes:
 
 
 class Decoder:
-    """Decodes the header blocks of one direction, in their order.
-
-    Attributes:
-        known: the fields of some blocks, not to be changed: look here before `decode`. A block that only names fields
-            of the tables changes nothing, and means the same until a block changes the dynamic table. An answer's usual
-            headers and trailers are such, so they are decoded once.
-    """
+    """Decodes the header blocks of one direction, in their order."""
 
     def __init__(self, max_list_bytes: int) -> None:
         self.known: dict[bytes, list[Header]] = {}
+        """The fields of some blocks, not to be changed: look here before `decode`. A block that only names fields of
+        the tables changes nothing, and means the same until a block changes the dynamic table. An answer's usual
+        headers and trailers are such, so they are decoded once."""
         self._decoder = _RustDecoder(max_list_bytes)
         self._max_list_bytes = max_list_bytes
 

@@ -40,30 +40,22 @@ PREFACE_TIMEOUT_S = 120.0
 MESSAGE_LIMIT_BYTES = 32 << 10
 """The longest `grpc-message` for a client that sets no limit; every sidecar's limit is far higher."""
 
-CANCEL_GRACE_S = 5.0
-"""How long `close` waits for cancelled calls to end."""
+CANCEL_GRACE_S = 5.0  # how long `close` waits for cancelled calls to end
 
-GOODBYE_S = 1.0
-"""How long `close` waits for clients to read their last bytes."""
+GOODBYE_S = 1.0  # how long `close` waits for clients to read their last bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The settings of a server.
+    """The settings of a server."""
 
-    Attributes:
-        max_message_bytes: the largest request message; a larger one is refused at its length prefix.
-        on_error: returns the status of a call that gets none from its callee. It takes the callee's error, None if
-            there was none, a `common.errors.MessageTooLarge` for a request above the limit, or the reason why the
-            server cut or refused the call: DEADLINE or CLOSING.
-        max_connections: connections above this number are closed; accepted ones stay open, however idle.
-        origin: the hop named in the server's own statuses.
-    """
-
-    max_message_bytes: int
+    max_message_bytes: int  # a larger request is refused at its length prefix
     on_error: Callable[[BaseException | CancelReason | None], Status]
-    max_connections: int = 1_024
-    origin: str = Origin.PROXY
+    """Returns the status of a call that gets none from its callee. It takes the callee's error, None if there was none,
+    a `common.errors.MessageTooLarge` for a request above the limit, or the reason why the server cut or refused the
+    call: DEADLINE or CLOSING."""
+    max_connections: int = 1_024  # those above are closed; accepted ones stay open, however idle
+    origin: str = Origin.PROXY  # the hop named in the server's own statuses
 
 
 class ServerConnection(Connection[ServerCall]):
@@ -75,8 +67,7 @@ class ServerConnection(Connection[ServerCall]):
         self._owner = owner
         self._deadlines = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
-        """The time of the timer. uvloop gives a handle without a time for one that is due."""
+        self._timer_at = math.inf  # the timer's time: uvloop gives a handle without one for a timer that is due
 
     # The connection's life.
 
@@ -191,12 +182,6 @@ class Server:
     """A listening UNIX socket (`common.sockets.listen_unix`), its connections and the running calls.
 
     A call is cancelled when its client resets the stream, when its connection ends and when its `grpc-timeout` passes.
-
-    Attributes:
-        connections: the clients' connections.
-        calls_in_flight: how many calls are not over.
-        draining: whether new calls are refused.
-        idle: set once no call runs after that.
     """
 
     def __init__(self, handler: Handler, settings: ServerSettings) -> None:
@@ -204,8 +189,8 @@ class Server:
         self.settings = settings
         self.connections: set[ServerConnection] = set()
         self.calls_in_flight = 0
-        self.draining = False
-        self.idle = asyncio.Event()
+        self.draining = False  # whether new calls are refused
+        self.idle = asyncio.Event()  # set once no call runs after that
         self._socket: socket.socket | None = None
         self._listener: asyncio.AbstractServer | None = None
         self._no_connections = asyncio.Event()

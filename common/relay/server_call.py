@@ -52,33 +52,19 @@ def _ignored(_taken: bool) -> None:  # noqa: FBT001  # as `Taken`
 
 
 class ServerCall(Stream):
-    """One call: a request message in, any number of messages out, then a status.
+    """One call: a request message in, any number of messages out, then a status."""
 
-    Attributes:
-        connection: the caller's connection.
-        method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
-        request: the whole request message.
-        timeout_s: the caller's limit, counted from the arrival of the headers, or None.
-        deadline: when it ends, in the loop's clock, or None.
-        is_whole: whether a request message that came in pieces is whole.
-        headers_sent: whether the answer has begun.
-        cancelled_by: the reason why the server cancelled the call, or None. After DEADLINE and CLOSING the callee may
-            still `finish` with a status of its own.
-        gone: whether the caller has cancelled the call or is disconnected.
-        finished: whether the call has its status.
-        callee: answers the call; None once it is finished, so that no cycle of references keeps its messages.
-    """
-
-    method = ""
+    method = ""  # the path, e.g. `/csi.v1.Controller/CreateVolume`
     request = b""
-    timeout_s: float | None = None
-    deadline: float | None = None
-    is_whole = False
-    headers_sent = False
+    timeout_s: float | None = None  # the caller's limit, counted from the arrival of the headers
+    deadline: float | None = None  # when it ends, in the loop's clock
+    is_whole = False  # whether a request message that came in pieces is whole
+    headers_sent = False  # whether the answer has begun
     cancelled_by: CancelReason | None = None
-    gone = False
-    finished = False
-    callee: Callee | None = None
+    """After DEADLINE and CLOSING the callee may still `finish` with a status of its own."""
+    gone = False  # whether the caller has cancelled the call or is disconnected
+    finished = False  # whether the call has its status
+    callee: Callee | None = None  # None once the call is finished, so that no cycle of references keeps its messages
 
     def __init__(self, connection: "ServerConnection", stream_id: int) -> None:
         """A call of which no field of its headers has been read."""
