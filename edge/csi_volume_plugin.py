@@ -31,7 +31,7 @@ from common.errors import CallError
 from common.fault_points import reach
 from common.metrics import VolumeStats
 from common.redact import STRIPPED
-from common.status import Code, Status
+from common.status import Code, code_name
 from edge import node_requests
 from edge.disk import ownership
 from edge.disk.block_devices import BlockDevices
@@ -44,7 +44,7 @@ from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
 from edge.node_requests import Has, Tokens
 from edge.registry.drivers_store import NodeDriver
-from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError, driver_error
+from edge.volume_errors import NON_FINAL, UNENDED, NotReady, Refused, Uncertain, Unended, VolumeError
 from edge.volumes import PodVolume, Volume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
@@ -395,7 +395,10 @@ class VolumePlugin:
         reach(f"{step}.after-call")
         if status.ok:
             return answer or b""
-        raise driver_error(driver.name, method, Status(status.code, _told(status.message, hidden), status.origin))
+        said = f"driver {driver.name} answered {method} with {code_name(status.code)}: {_told(status.message, hidden)}"
+        if status.code not in NON_FINAL:
+            raise Refused(said, code=status.code)
+        raise (Unended if status.code in UNENDED else Uncertain)(said, code=status.code)
 
 
 async def _locally(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

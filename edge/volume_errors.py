@@ -10,7 +10,7 @@ Source: kubernetes pkg/volume/util/types and pkg/volume/csi/csi_client.go; docs/
 """
 
 from common.errors import BridgeError
-from common.status import Code, Status, code_name
+from common.status import Code
 
 # Codes after which the driver may still be working, or may have finished (the kubelet's isFinalError).
 NON_FINAL = frozenset({
@@ -45,11 +45,3 @@ class Unended(Uncertain):
 
 class Refused(VolumeError):
     """The driver answered with a final code."""
-
-
-def driver_error(driver: str, method: str, status: Status) -> VolumeError:
-    kind: type[VolumeError] = Refused
-    if status.code in NON_FINAL:
-        kind = Unended if status.code in UNENDED else Uncertain
-    short = method.rsplit("/", 1)[-1]
-    return kind(f"driver {driver} answered {short} with {code_name(status.code)}: {status.message}", code=status.code)
