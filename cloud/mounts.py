@@ -20,7 +20,7 @@ from typing import Any, Final
 from cloud.kinds import pods, volumeattachments
 from cloud.kinds.fields import Body, part
 from cloud.kinds.nodes import NODE_IDS, NodeState, read_ids
-from cloud.kinds.persistentvolumes import class_of, handle_of
+from cloud.kinds.persistentvolumes import class_of, handle_of, is_claimed_by
 from cloud.sources.index import Index, Key
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact
@@ -153,7 +153,7 @@ class Mounts:
 
     def _claims_of(self, driver: str, handle: str) -> list[Body]:
         bodies = (self._source.body(pv) or {} for pv in self._volumes.of((driver, handle)))
-        return [claim for body in bodies if (claim := part(body, "spec", "claimRef"))]
+        return [claim for body in bodies if (claim := present_claim(self._source, body))]
 
     def _pods_of(self, driver: str, volume: str) -> Iterator[Body]:
         for claim in self._claims_of(driver, volume):
@@ -168,6 +168,13 @@ class Mounts:
 
     def _fact(self, node: str) -> Fact | None:
         return self._facts(node).get(Ref("Node", "", node))
+
+
+def present_claim(source: Source, volume: Body) -> Body:
+    """The claim that a PersistentVolume names; empty without one, or if there is another claim of this name by now."""
+    named = part(volume, "spec", "claimRef")
+    claim = source.body(Ref("PersistentVolumeClaim", named["namespace"], named["name"])) if named else None
+    return named if claim is None or is_claimed_by(volume, claim) else {}
 
 
 def no_mounts() -> Mounts:

@@ -19,6 +19,7 @@ from typing import Any
 
 from cloud.kinds import pods, volumeattachments
 from cloud.kinds.fields import Body, part
+from cloud.mounts import present_claim
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from cloud.sync.fact_table import FactTable
@@ -72,7 +73,9 @@ def report(source: Source, facts: FactTable, placed: Placed) -> Iterator[VolumeS
         key = (csi["driver"], csi["volumeHandle"])
         without.pop(key, None)
         claim = body["spec"].get("claimRef") or {}
-        uses = _joined(wanted.get((claim.get("namespace", ""), claim.get("name", "")), ()), attached.get(ref.name, ()))
+        used_by = present_claim(source, body)
+        by_pods = wanted.get((used_by["namespace"], used_by["name"]), ()) if used_by else ()
+        uses = _joined(by_pods, attached.get(ref.name, ()))
         claim_name = f"{claim['namespace']}/{claim['name']}" if claim else ""
         volume = _volume(csi["volumeHandle"], csi["driver"], ref.name, claim_name)
         users = facts.users(name_in_use(*key))

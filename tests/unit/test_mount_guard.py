@@ -9,7 +9,7 @@ import pytest
 
 from cloud.mount_guard import View, why_held
 from common.objects import Ref
-from tests.kit.cluster_objects import DRIVER, pod, volume
+from tests.kit.cluster_objects import DRIVER, claim, pod, volume
 from tests.kit.guarded import BROKE, HANDLE, IN_USE, LEFT, LEFT_TEXT, Guarded, only_links
 
 AWAY = "it is offline since then"
@@ -192,6 +192,17 @@ def test_no_other_pod_takes_a_volume_from_a_node_that_still_has_it_mounted(world
     world.agent("n2", IN_USE)
     world.attach("n2")
     world.put(volume("pv-1", claim="default/data"), other)
+    assert "it still has it mounted" in world.held("n2")
+
+
+def test_a_pod_of_a_later_claim_of_this_name_takes_no_volume_from_a_node_that_still_has_it_mounted(
+    world: Guarded,
+) -> None:
+    world.agent("n2", IN_USE)
+    world.attach("n2")
+    released = volume("pv-1", claim="default/data")
+    released["spec"]["claimRef"]["uid"] = "of-the-claim-before"
+    world.put(released, claim("data", volume="pv-2"), NEXT)
     assert "it still has it mounted" in world.held("n2")
 
 

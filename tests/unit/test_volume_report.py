@@ -76,6 +76,14 @@ def test_an_entry_names_the_volume_its_claim_its_node_and_who_uses_it_there() ->
     ]
 
 
+def test_pods_use_the_volume_of_their_claim_and_not_that_of_an_earlier_one_of_its_name() -> None:
+    before = volume("before", claim="default/data") | {"status": {"phase": "Released"}}
+    before["spec"]["claimRef"]["uid"] = "of-the-claim-before"
+    objects = source(pod("web", claims=("data",)), *CLAIMED, before)
+    told_mounted = Facts(n1=told(objects, "web", "True"))
+    assert lines(objects, told_mounted) == [("before", "", "released", ""), ("v", "n1", "mounted", "")]
+
+
 def test_a_volume_that_nobody_uses_has_its_phase_for_a_state_and_the_node_that_its_affinity_names() -> None:
     expression = {"key": "csi-bridge.io/node", "operator": "In", "values": ["n7"]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
