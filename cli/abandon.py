@@ -52,14 +52,9 @@ class Progress:
         return [f"{it.fate}: {it.kind} {it.name}{it.why and f' ({it.why})'}" for it in new]
 
 
-def run(settings: OperatorSettings, *, node: str, kubeconfig: str, sure: bool) -> int:
-    try:
-        with _readable(kubeconfig) as path:
-            asyncio.run(_run(settings, node, path, sure=sure))
-    except BridgeError as error:
-        say(f"csi-bridge: {error}", err=True)
-        return 1
-    return 0
+def run(settings: OperatorSettings, *, node: str, kubeconfig: str, sure: bool) -> None:
+    with _readable(kubeconfig) as path:
+        asyncio.run(_run(settings, node, path, sure=sure))
 
 
 async def _run(settings: OperatorSettings, node: str, kubeconfig: str, *, sure: bool) -> None:

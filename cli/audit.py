@@ -48,21 +48,17 @@ def show(state: Audited, width: int | None = None) -> Iterator[str]:
     yield from paragraph(state.notes)
 
 
-def run(settings: OperatorSettings, *, driver: str, as_json: bool) -> int:
-    return tell(settings, lambda how: _look(how, driver), show, plain if as_json else None)
+def run(settings: OperatorSettings, *, driver: str, as_json: bool) -> None:
+    tell(settings, lambda how: _look(how, driver), show, plain if as_json else None)
 
 
-def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) -> int:
-    try:
-        orphan = _find(_look(settings, driver, wanted), wanted)
-        say(f"{orphan.thing} {orphan.id} of driver {orphan.driver} on {', '.join(orphan.nodes)}: {orphan.about}")
-        if not sure:
-            _ask(orphan)
-            orphan = _find(_look(settings, orphan.driver, wanted), wanted)
-        return _delete(settings, orphan)
-    except BridgeError as error:
-        say(f"csi-bridge: {error}", err=True)
-        return 1
+def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) -> None:
+    orphan = _find(_look(settings, driver, wanted), wanted)
+    say(f"{orphan.thing} {orphan.id} of driver {orphan.driver} on {', '.join(orphan.nodes)}: {orphan.about}")
+    if not sure:
+        _ask(orphan)
+        orphan = _find(_look(settings, orphan.driver, wanted), wanted)
+    _delete(settings, orphan)
 
 
 def _look(settings: OperatorSettings, driver: str, wanted: str = "") -> Audited:
@@ -96,7 +92,7 @@ def _ask(orphan: Leak) -> None:
         raise BridgeError(f"{orphan.id} is not deleted")
 
 
-def _delete(settings: OperatorSettings, orphan: Leak) -> int:
+def _delete(settings: OperatorSettings, orphan: Leak) -> None:
     method, request = (
         ("DeleteVolume", csi.DeleteVolumeRequest(volume_id=orphan.id).SerializeToString())
         if orphan.thing == "volume"
@@ -112,7 +108,6 @@ def _delete(settings: OperatorSettings, orphan: Leak) -> int:
             f"driver wants secrets, pass them with {by_hand}"
         )
     say(f"{orphan.thing} {orphan.id} is deleted")
-    return 0
 
 
 def _row(leak: Leak, now: datetime) -> tuple[str, ...]:

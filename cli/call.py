@@ -17,7 +17,6 @@ from cli.operator import connected
 from cli.operator_options import OperatorSettings
 from cli.table import say
 from common.csi.methods import METHODS, Method, is_csi
-from common.errors import BridgeError
 from common.messages import Kind
 from common.redact import STRIPPED, redacted
 from common.status import Status, code_name
@@ -93,11 +92,7 @@ def run(settings: OperatorSettings, *, driver: str, node: str, name: str, text: 
     request = encode_request(path, text)
     if warning := secrets_in(path, text, request):
         click.echo(f"csi-bridge: {warning}", err=True)
-    try:
-        status = asyncio.run(call(settings, path, request, driver=driver, node=node))
-    except BridgeError as error:
-        say(f"csi-bridge: {error}", err=True)
-        return 1
+    status = asyncio.run(call(settings, path, request, driver=driver, node=node))
     if not status.ok:
         say(f"{code_name(status.code)} (from the {status.origin}): {status.message}", err=True)
     return 0 if status.ok else 1

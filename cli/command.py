@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from cli.options import Option, Options
-from common.errors import SettingsError
+from cli.table import say
+from common.errors import BridgeError, SettingsError
 
 # Both spellings of help, and lines as wide as the terminal up to 120.
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -59,6 +60,13 @@ class Command(click.Command):
         except SettingsError as error:
             raise click.UsageError(str(error), ctx) from error
         return rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BridgeError as error:
+            say(f"csi-bridge: {error}", err=True)
+            ctx.exit(1)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group, heading in HEADINGS.items():

@@ -17,8 +17,8 @@ def show(denials: list[DenialStatus], width: int | None = None) -> Iterator[str]
     yield from table(("DENIED", "SINCE", "REASON"), rows, width=width)
 
 
-def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    return tell(settings, _look, show, (lambda denials: {"denials": denials}) if as_json else None)
+def run(settings: OperatorSettings, *, as_json: bool) -> None:
+    tell(settings, _look, show, (lambda denials: {"denials": denials}) if as_json else None)
 
 
 def _look(settings: OperatorSettings) -> list[DenialStatus]:

@@ -18,18 +18,17 @@ from edge.join import join
 
 def run(
     *, token: str, node: str | None, state_dir: Path, usual_state_dir: Path, proxy: Proxy | None, timeout_s: float
-) -> int:
+) -> None:
     read, node = _token(token), node or _host_name()
     try:
         joined = asyncio.run(join(read, node, state_dir, limits=Limits(hello_timeout_s=timeout_s), proxy=proxy))
+    except SettingsError:
+        raise
     except BridgeError as error:
-        told = str(error) if isinstance(error, SettingsError) else f"node {node} has not joined: {error}"
-        say(f"csi-bridge: {told}", err=True)
-        return 1
+        raise BridgeError(f"node {node} has not joined: {error}") from error
     flag = "" if state_dir == usual_state_dir else f" --state-dir={state_dir}"
     say(f"node {joined.node} has joined the hub at {', '.join(joined.hubs)}")
     say(f"start its agent: csi-bridge edge run{flag}")
-    return 0
 
 
 def _token(text: str) -> JoinToken:

@@ -116,17 +116,13 @@ def namespaced(pod: str) -> tuple[str, str]:
 
 
 def run(*, pod: str | None, wait: bool, output: str, timeout_s: float, status: Path) -> int:
-    """Print the volumes. The exit code is 1 if the agent does not answer, or a volume is not published after --wait."""
+    """Print the volumes. The exit code is 1 if a volume is not published at the end of --wait."""
     wanted = namespaced(pod) if pod is not None else None
 
     def look() -> NodeVolumes:
         return select(ask(status, timeout_s=min(_ANSWER_S, timeout_s)), wanted)
 
-    try:
-        state, still = _wait(look, wanted, timeout_s) if wait else (look(), [])
-    except BridgeError as error:
-        say(f"csi-bridge: {error}", err=True)
-        return 1
+    state, still = _wait(look, wanted, timeout_s) if wait else (look(), [])
     if output == "json":
         say(encode(state, indent=2).decode())
     else:

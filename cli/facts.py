@@ -32,13 +32,13 @@ def show(state: Facts, _width: int | None = None) -> Iterator[str]:
         yield from write_yaml(_annotated(fact)).decode().splitlines()
 
 
-def run(settings: OperatorSettings, *, node: str, as_json: bool) -> int:
+def run(settings: OperatorSettings, *, node: str, as_json: bool) -> None:
     def look(settings: OperatorSettings) -> Facts:
         hub = ask(settings.hub, "/status", HubStatus, timeout_s=settings.timeout_s)
         path = f"/facts/{quote(node, safe='')}" if node else "/facts"
         return Facts(ask(settings.hub, path, list[NodeFact], timeout_s=settings.timeout_s), hub.has_source)
 
-    return tell(settings, look, show, (lambda state: {"facts": state.facts}) if as_json else None)
+    tell(settings, look, show, (lambda state: {"facts": state.facts}) if as_json else None)
 
 
 def _annotated(fact: NodeFact) -> dict[str, Any]:

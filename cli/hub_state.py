@@ -64,19 +64,14 @@ def tell(
     look: Callable[[OperatorSettings], T],
     show: Callable[[T, int | None], Iterable[str]],  # makes lines for people, for a terminal of some width
     as_json: Callable[[T], object] | None = None,  # makes the JSON to print instead
-) -> int:
-    """Ask the hub, and print the answer. Returns the exit code: 0, or 1 with the reason on standard error."""
-    try:
-        state = look(settings)
-    except BridgeError as error:
-        say(f"csi-bridge: {error}", err=True)
-        return 1
+) -> None:
+    """Ask the hub, and print the answer."""
+    state = look(settings)
     if as_json is not None:
         say(encode(as_json(state), indent=2).decode())
     else:
         for line in show(state, terminal_width()):
             say(line)
-    return 0
 
 
 def look(settings: OperatorSettings) -> HubState:

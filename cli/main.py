@@ -100,7 +100,7 @@ def edge_join(**question: Any) -> None:
     """
     from cli import edge_join as joining
 
-    sys.exit(joining.run(usual_state_dir=process_options.EDGE_OPTIONS.default("state_dir"), **question))
+    joining.run(usual_state_dir=process_options.EDGE_OPTIONS.default("state_dir"), **question)
 
 
 @edge.command(
@@ -166,7 +166,7 @@ def status(settings: OperatorSettings, output: str, *, json: bool) -> None:
     """
     from cli import status as of_hub
 
-    sys.exit(of_hub.run(settings, as_json=json or output == "json"))
+    of_hub.run(settings, as_json=json or output == "json")
 
 
 @cli.command(
@@ -219,7 +219,7 @@ def nodes(settings: OperatorSettings, output: str) -> None:
     """
     from cli import node_list as of_hub
 
-    sys.exit(of_hub.run(settings, as_json=output == "json"))
+    of_hub.run(settings, as_json=output == "json")
 
 
 @cli.command(settings=asking("VOLUMES", OUTPUT))
@@ -230,7 +230,7 @@ def volumes(settings: OperatorSettings, output: str) -> None:
     """
     from cli import volumes as of_hub
 
-    sys.exit(of_hub.run(settings, as_json=output == "json"))
+    of_hub.run(settings, as_json=output == "json")
 
 
 @cli.command(
@@ -248,7 +248,7 @@ def facts(settings: OperatorSettings, node: str | None, output: str) -> None:
     """
     from cli import facts as of_hub
 
-    sys.exit(of_hub.run(settings, node=node or "", as_json=output == "json"))
+    of_hub.run(settings, node=node or "", as_json=output == "json")
 
 
 @cli.command(
@@ -286,7 +286,8 @@ def forget(
     if not abandon_volumes:
         if yes or kubeconfig:
             raise click.UsageError("--yes and --kubeconfig need --abandon-volumes")
-        sys.exit(order.run(settings, Forget(node=node, driver=driver)))
+        order.run(settings, Forget(node=node, driver=driver))
+        return
     if driver:
         raise click.UsageError("--abandon-volumes takes a whole node, without DRIVER")
     if not kubeconfig:
@@ -294,7 +295,7 @@ def forget(
             "--abandon-volumes needs --kubeconfig: the hub may not delete volumes, so pass a kubeconfig that may "
             "(docs/recovery.md#a-node-that-never-comes-back)"
         )
-    sys.exit(abandon.run(settings, node=node, kubeconfig=kubeconfig, sure=yes))
+    abandon.run(settings, node=node, kubeconfig=kubeconfig, sure=yes)
 
 
 @cli.command(settings=asking("TRUST"))
@@ -307,7 +308,7 @@ def trust(settings: OperatorSettings) -> None:
     from cli import order
     from common.operator_orders import Trust
 
-    sys.exit(order.run(settings, Trust()))
+    order.run(settings, Trust())
 
 
 @cli.command(settings=asking("DENY", option("--why", type=TEXT, help="The reason, for operators and the audit log.")))
@@ -321,7 +322,7 @@ def deny(settings: OperatorSettings, subject: str, why: str | None) -> None:
     from cli import order
     from common.operator_orders import Deny
 
-    sys.exit(order.run(settings, Deny(subject=subject, why=why or "")))
+    order.run(settings, Deny(subject=subject, why=why or ""))
 
 
 @cli.command(settings=asking("ALLOW"))
@@ -336,7 +337,7 @@ def allow(settings: OperatorSettings, subject: str) -> None:
     from cli import order
     from common.operator_orders import Allow
 
-    sys.exit(order.run(settings, Allow(subject=subject)))
+    order.run(settings, Allow(subject=subject))
 
 
 @cli.command(
@@ -358,7 +359,7 @@ def fence(settings: OperatorSettings, node: str, why: str | None, *, yes: bool) 
     from cli import order
     from common.operator_orders import Fence
 
-    sys.exit(order.fence(settings, Fence(node=node, why=why or ""), sure=yes))
+    order.fence(settings, Fence(node=node, why=why or ""), sure=yes)
 
 
 @cli.command(settings=asking("UNFENCE"))
@@ -372,7 +373,7 @@ def unfence(settings: OperatorSettings, node: str) -> None:
     from cli import order
     from common.operator_orders import Unfence
 
-    sys.exit(order.run(settings, Unfence(node=node)))
+    order.run(settings, Unfence(node=node))
 
 
 @cli.command(settings=asking("DENIALS", OUTPUT))
@@ -380,7 +381,7 @@ def denials(settings: OperatorSettings, output: str) -> None:
     """Show the denied nodes and certificates."""
     from cli import denials as of_hub
 
-    sys.exit(of_hub.run(settings, as_json=output == "json"))
+    of_hub.run(settings, as_json=output == "json")
 
 
 @cli.command(
@@ -404,8 +405,9 @@ def audit(settings: OperatorSettings, output: str, driver: str | None, delete: s
     from cli import audit as of_hub
 
     if delete is None:
-        sys.exit(of_hub.run(settings, driver=driver or "", as_json=output == "json"))
-    sys.exit(of_hub.delete(settings, delete, driver=driver or "", sure=yes))
+        of_hub.run(settings, driver=driver or "", as_json=output == "json")
+    else:
+        of_hub.delete(settings, delete, driver=driver or "", sure=yes)
 
 
 @cli.group(context_settings=CONTEXT_SETTINGS)
@@ -451,7 +453,7 @@ def token_create(
     from common.operator_orders import CreateToken
 
     asked = CreateToken(node=node, drivers=list(driver), ttl_s=math.ceil(ttl_s), uses=uses, replace=replace)
-    sys.exit(tokens.create(settings, asked))
+    tokens.create(settings, asked)
 
 
 @token.command("list", settings=asking("TOKEN_LIST", OUTPUT))
@@ -462,7 +464,7 @@ def token_list(settings: OperatorSettings, output: str) -> None:
     """
     from cli import tokens
 
-    sys.exit(tokens.run_list(settings, as_json=output == "json"))
+    tokens.run_list(settings, as_json=output == "json")
 
 
 @token.command("revoke", settings=asking("TOKEN_REVOKE"))
@@ -472,7 +474,7 @@ def token_revoke(settings: OperatorSettings, token_id: str) -> None:
     from cli import order
     from common.operator_orders import RevokeToken
 
-    sys.exit(order.run(settings, RevokeToken(id=token_id)))
+    order.run(settings, RevokeToken(id=token_id))
 
 
 @cli.command()

@@ -68,8 +68,8 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
     yield from paragraph([*conflicts(nodes), *distrusted(nodes), *last_errors(nodes), *refusals(state.hub.refused)])
 
 
-def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    return tell(settings, look, show, (lambda state: state_as_json(state, "nodes", "refused")) if as_json else None)
+def run(settings: OperatorSettings, *, as_json: bool) -> None:
+    tell(settings, look, show, (lambda state: state_as_json(state, "nodes", "refused")) if as_json else None)
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:

@@ -24,25 +24,20 @@ _FENCE = (
 )
 
 
-def fence(settings: OperatorSettings, order: Fence, *, sure: bool) -> int:
+def fence(settings: OperatorSettings, order: Fence, *, sure: bool) -> None:
     node = order.node
     if not sure:
         say(_FENCE.format(node=printable(node)), err=True)
         if not sys.stdin.isatty():
-            say(
-                f"csi-bridge: node {node} is not fenced: there is no terminal to ask at; a script passes --yes",
-                err=True,
-            )
-            return 1
+            raise BridgeError(f"node {node} is not fenced: there is no terminal to ask at; a script passes --yes")
         machine = f"the machine of node {printable(node)}, or the earlier one of this name"
         if not click.confirm(f"Is {machine}, off for certain, or cut off from its storage?"):
-            say(f"csi-bridge: node {node} is not fenced", err=True)
-            return 1
-    return run(settings, order)
+            raise BridgeError(f"node {node} is not fenced")
+    run(settings, order)
 
 
-def run(settings: OperatorSettings, order: Order) -> int:
-    return tell(settings, lambda how: asyncio.run(give_order(how, order, Done)), lambda done, _width: done.said)
+def run(settings: OperatorSettings, order: Order) -> None:
+    tell(settings, lambda how: asyncio.run(give_order(how, order, Done)), lambda done, _width: done.said)
 
 
 async def give_order(settings: OperatorSettings, order: Order, answer: type[T]) -> T:

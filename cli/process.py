@@ -17,7 +17,7 @@ from typing import TypeVar
 import uvloop
 
 from common import logs
-from common.errors import LeadershipLost, SettingsError
+from common.errors import BridgeError, LeadershipLost, SettingsError
 from common.settings import INSECURE, ProcessSettings, describe
 from common.tcp import overlook_lost_handshakes
 from common.version import SOFTWARE
@@ -50,6 +50,9 @@ def run(
         sys.exit(2)
     except LeadershipLost as error:
         log.error("%s ends: %s", name, error)  # noqa: TRY400  # no bug
+        sys.exit(1)
+    except BridgeError:  # nobody expects it, so the traceback is wanted
+        log.exception("%s failed", name)
         sys.exit(1)
     except asyncio.CancelledError:
         log.warning("%s was stopped before it had drained", name)

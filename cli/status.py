@@ -63,5 +63,5 @@ def _election(it: ElectionStatus) -> tuple[str, ...]:
     return it.driver, it.node or "-", shown(it.since) if it.since is not None else "-", str(it.epoch), it.why or "-"
 
 
-def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    return tell(settings, look_at_any, show, state_as_json if as_json else None)
+def run(settings: OperatorSettings, *, as_json: bool) -> None:
+    tell(settings, look_at_any, show, state_as_json if as_json else None)

@@ -12,8 +12,8 @@ from common.pages.hub import TokenStatus
 from common.pages.json_form import shown
 
 
-def create(settings: OperatorSettings, asked: CreateToken) -> int:
-    return tell(settings, lambda how: asyncio.run(give_order(how, asked, NewToken)), lambda new, _width: [new.token])
+def create(settings: OperatorSettings, asked: CreateToken) -> None:
+    tell(settings, lambda how: asyncio.run(give_order(how, asked, NewToken)), lambda new, _width: [new.token])
 
 
 def show(tokens: list[TokenStatus], width: int | None = None) -> Iterator[str]:
@@ -28,8 +28,8 @@ def show(tokens: list[TokenStatus], width: int | None = None) -> Iterator[str]:
         yield printable(f"JOINED: {it.node} at {shown(it.at)} from {it.address or 'an unknown address'}, with {token}")
 
 
-def run_list(settings: OperatorSettings, *, as_json: bool) -> int:
-    return tell(settings, _look, show, (lambda tokens: {"tokens": tokens}) if as_json else None)
+def run_list(settings: OperatorSettings, *, as_json: bool) -> None:
+    tell(settings, _look, show, (lambda tokens: {"tokens": tokens}) if as_json else None)
 
 
 def _look(settings: OperatorSettings) -> list[TokenStatus]:

@@ -31,8 +31,8 @@ def show(state: Volumes, width: int | None = None) -> Iterator[str]:
     yield from paragraph(f"{one.pv} on {one.node}: {one.error}" for one in volumes if one.error)
 
 
-def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    return tell(settings, _look, show, (lambda state: {"volumes": state.volumes}) if as_json else None)
+def run(settings: OperatorSettings, *, as_json: bool) -> None:
+    tell(settings, _look, show, (lambda state: {"volumes": state.volumes}) if as_json else None)
 
 
 def _look(settings: OperatorSettings) -> Volumes:

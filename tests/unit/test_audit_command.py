@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from cli import audit
+from cli.main import cli
 from cli.operator_options import OperatorSettings
 from common.csi import csi_pb2 as csi
 from common.endpoint import Endpoint
@@ -131,13 +134,14 @@ def test_an_orphan_is_deleted_after_a_yes_if_it_is_still_one(
 ) -> None:
     hub.audits = [audited(leak()), then]
     answers.append(answer)
-    assert audit.delete(settings, "vol-1", driver="", sure=False) == (0 if calls else 1)
+    with nullcontext() if calls else pytest.raises(BridgeError, match="vol-1 is not deleted"):
+        audit.delete(settings, "vol-1", driver="", sure=False)
     assert hub.calls == calls
 
 
 def test_a_snapshot_is_deleted_as_one(hub: Hub, settings: OperatorSettings) -> None:
     hub.audits = [audited(leak(thing="snapshot", nodes=["n2", "n3"]))]
-    assert audit.delete(settings, "vol-1", driver="", sure=True) == 0
+    audit.delete(settings, "vol-1", driver="", sure=True)
     assert hub.calls == [("DeleteSnapshot", "d.csi", "n2", "vol-1")]
 
 
@@ -150,27 +154,25 @@ def test_a_snapshot_is_deleted_as_one(hub: Hub, settings: OperatorSettings) -> N
     ids=["several", "not judged"],
 )
 def test_what_is_no_single_orphan_is_not_deleted(
-    hub: Hub, settings: OperatorSettings, capsys: pytest.CaptureFixture[str], state: Audited, why: str
+    hub: Hub, settings: OperatorSettings, state: Audited, why: str
 ) -> None:
     hub.audits = [state]
-    assert audit.delete(settings, "vol-1", driver="", sure=True) == 1
+    with pytest.raises(BridgeError, match=why):
+        audit.delete(settings, "vol-1", driver="", sure=True)
     assert hub.calls == []
-    assert why in capsys.readouterr().err
 
 
-def test_a_vendors_refusal_is_told(hub: Hub, settings: OperatorSettings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vendors_refusal_is_told(hub: Hub, settings: OperatorSettings) -> None:
     hub.audits = [audited(leak())]
     hub.status = Status(Code.INVALID_ARGUMENT, "secrets are missing")
-    assert audit.delete(settings, "vol-1", driver="", sure=True) == 1
-    assert "secrets are missing" in capsys.readouterr().err
+    with pytest.raises(BridgeError, match="secrets are missing"):
+        audit.delete(settings, "vol-1", driver="", sure=True)
 
 
-def test_a_hub_that_refuses_is_told(
-    settings: OperatorSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hub_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object) -> None:
         raise BridgeError("no audit: no node has reported driver d.csi")
 
     monkeypatch.setattr(audit, "give_order", refuse)
-    assert audit.run(settings, driver="d.csi", as_json=False) == 1
-    assert "no node has reported driver d.csi" in capsys.readouterr().err
+    told = CliRunner().invoke(cli, ["audit", "--driver=d.csi"])
+    assert (told.exit_code, told.stderr) == (1, "csi-bridge: no audit: no node has reported driver d.csi\n")
