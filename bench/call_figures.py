@@ -375,15 +375,12 @@ def identity(directory: Path, loadgen: Command) -> list[Figure]:
     return [of_samples("cached Identity calls", rates, "/s", at_least=5000, digits=0)]
 
 
-def agent_size(directory: Path, loadgen: Command) -> list[Figure]:
-    """Measure the processes' resident memory after some thousand calls."""
-    directory.mkdir(exist_ok=True)
+def sizes(directory: Path, loadgen: Command) -> dict[str, float]:
+    """Return the resident memory of each process in MB, after some thousand calls."""
     with driver(directory, loadgen) as vendor, chain(directory / "S", vendor) as of:
         flags = ("--scenario=create-delete", "--callers=16", "--count=3000")
         run_load(loadgen, {_SPLIT: of.socket}, flags)
-        sizes = {hop: psutil.Process(pid).memory_info().rss / 1_048_576 for hop, pid in of.processes.items()}
-    note = f"hub {sizes['hub']:.0f}, proxy driver {sizes['proxy']:.0f}"
-    return [of_samples("edge agent, resident, idle", [sizes["agent"]], "MB", at_most=42, note=note, digits=0)]
+        return {hop: psutil.Process(pid).memory_info().rss / 1_048_576 for hop, pid in of.processes.items()}
 
 
 def round_trips(directory: Path, loadgen: Command) -> list[Figure]:

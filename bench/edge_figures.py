@@ -4,18 +4,26 @@ The driver makes real mounts. It is the load generator's, in Go, wherever a slow
 """
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from bench.call_figures import sizes
 from bench.chain import Command
 from bench.figure import Figure, of_samples
 from bench.load_node import LoadNode, cpu_s, pods_with_a_volume, pods_without_volumes
 from bench.progress import say
+from tests.kit.edge_node import NODE, EdgeNode, csi_driver, pod, volume
+from tests.kit.joined_edge import JoinBridge
 from tests.kit.waiting import wait_for
 
 _VOLUMES = 300
 _OBJECTS = 10_000
+_REST_S = 5.0
 _IDLE_S = 60.0
 """Each volume is looked at once within this time."""
 
@@ -27,6 +35,49 @@ def missing(loadgen: Command) -> str:
     if Path(loadgen[0]).name != "loadgen":
         return "its driver is the load generator's, which needs Go"
     return ""
+
+
+# ---- an agent's memory --------------------------------------------------------------------------------------------
+
+_KEY_MAKER = """
+from edge.key_maker import answer
+from edge.keys import Ask
+answer(Ask(b"", b"", False))
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+"""
+
+
+def agent_size(directory: Path, loadgen: Command) -> list[Figure]:
+    """Measure an agent's memory: after some thousand calls, and with a volume's Secret after a renewal."""
+    found = sizes(directory, loadgen)
+    after = f"hub {found['hub']:.0f}, proxy driver {found['proxy']:.0f}"
+    calls = of_samples("edge agent, resident, after 3,000 calls", [found["agent"]], "MB", note=after, digits=0)
+    what = "edge agent, resident, idle"
+    if os.geteuid() != 0:
+        return [calls, Figure(what, "left out: only root can mount")]
+    here, logs = directory / "n", directory / "logs"
+    here.mkdir()
+    with EdgeNode(here, logs) as node:
+        node.bridge = bridge = JoinBridge(here, logs)
+        node.start_vendor(("--no-attach",))
+        source = {"nodePublishSecretRef": {"name": "s", "namespace": "default"}}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": source["nodePublishSecretRef"]}
+        claim = volume("v", node.make_volume("v"), source=source)
+        node.write(csi_driver(), secret | {"stringData": {"key": "word"}}, *claim, pod("web", "v"), file="all")
+        bridge.start_hub(f"--manifests={node.manifests}", "--cert-ttl=2m")
+        joined = bridge.node(NODE)
+        joined.join(bridge.token(f"--node={NODE}"))
+        joined.make_due()
+        agent = bridge.start_joined(joined, node.driver.socket, flags=[f"--root-dir={node.root}"])
+        agent.wait_logged("is published to pod")
+        agent.wait_logged("the former link to the hub")  # it ends after the renewal
+        time.sleep(_REST_S)
+        idle = psutil.Process(agent.process.pid).memory_full_info()
+    command = [sys.executable, "-I", "-c", _KEY_MAKER]
+    peak_kb = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    mb = [size / 1_048_576 for size in (idle.rss, idle.pss, idle.uss)]
+    note = f"{mb[1]:.0f} in proportion, {mb[2]:.0f} alone; at the renewal, a process of {peak_kb / 1024:.0f}"
+    return [calls, of_samples(what, mb[:1], "MB", at_most=42, note=note, digits=0)]
 
 
 # ---- many volumes --------------------------------------------------------------------------------------------------

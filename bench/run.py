@@ -63,6 +63,7 @@ from bench.earlier import BUSY_PERCENT, Result, compare, read_result  # noqa: E4
 from bench.figure import Figure, NotMeasured  # noqa: E402
 from bench.progress import say  # noqa: E402
 from bench.tables import as_markdown, as_text, replaced  # noqa: E402
+from tests.kit import prefork  # noqa: E402
 from tests.peers.build import BuildError, build, module_of  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results"
@@ -88,7 +89,7 @@ GROUPS = {
     "counts": Group(counts.steps, 1),
     "pair": Group(session_pair.pair, 0.1),
     "identity": Group(call_figures.identity, 0.4),
-    "size": Group(call_figures.agent_size, 0.2),
+    "size": Group(edge_figures.agent_size, 0.5),
     "link": Group(call_figures.round_trips, 0.2),
     "edges": Group(dial_figures.idle_edges, 0.5),
     "nodes": Group(node_figures.nodes, 1.2),
@@ -130,6 +131,7 @@ def _stop(_number: int, _frame: object) -> Never:
 
 
 def _run(options: argparse.Namespace) -> int:
+    prefork.FORKS = False
     loadgen = _loadgen()
     busy = psutil.cpu_percent(_LOOK_S)
     if busy > BUSY_PERCENT:

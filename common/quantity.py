@@ -7,9 +7,7 @@ Rules:
 * The error does not show the text: it comes from files and peers, and goes into logs.
 """
 
-import math
 import re
-from fractions import Fraction
 
 _MOST_BYTES = 2**63 - 1
 
@@ -18,9 +16,9 @@ _PATTERN = re.compile(
     re.ASCII,
 )
 
-_FACTORS: dict[str, Fraction] = {
-    **{suffix: Fraction(1024) ** power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
-    **{suffix: Fraction(1000) ** power for power, suffix in enumerate(("n", "u", "m", "", *"kMGTPE"), -3)},
+_POWERS = {
+    **{suffix: (1024, power) for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
+    **{suffix: (1000, power) for power, suffix in enumerate(("n", "u", "m", "", *"kMGTPE"), -3)},
 }  # fmt: skip
 _NONE = "it is not a quantity such as 10Gi, from 0 to less than 8Ei"
 
@@ -32,11 +30,11 @@ def parse_bytes(quantity: object) -> int:
     match = _PATTERN.fullmatch(quantity) if isinstance(quantity, str) else None
     if match is None:
         raise ValueError(_NONE)
-    number, suffix = match[1], match[2] or ""
-    factor = _FACTORS.get(suffix)
-    if factor is None:
-        factor = Fraction(10) ** int(suffix[1:])
-    return _checked(math.ceil(Fraction(number) * factor))
+    whole, _, fraction = match[1].partition(".")
+    suffix = match[2] or ""
+    base, power = _POWERS.get(suffix) or (10, int(suffix[1:]))
+    over, under = int(whole + fraction) * base ** max(power, 0), 10 ** len(fraction) * base ** max(-power, 0)
+    return _checked(-(-over // under))
 
 
 def _checked(size: int) -> int:
@@ -48,7 +46,8 @@ def _checked(size: int) -> int:
 def format_bytes(size: int) -> str:
     """The shortest exact quantity with a binary suffix: `10Gi`, or the plain number."""
     for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
-        whole, rest = divmod(size, int(_FACTORS[suffix]))
+        base, power = _POWERS[suffix]
+        whole, rest = divmod(size, base**power)
         if whole and not rest:
             return f"{whole}{suffix}"
     return str(size)

@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -37,6 +36,8 @@ def redacted(message: Message) -> dict[str, Any]:
 
     64-bit numbers are strings, enums are names (protobuf's JSON mapping). Unset fields and unknown ones are left out.
     """
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415  # an agent never shows a message
+
     shown = MessageToDict(message, preserving_proto_field_name=True)
     _strip(shown, _plan(message.DESCRIPTOR, _is_sensitive))
     return shown

@@ -43,7 +43,6 @@ from edge.fencing.fencing import Fencing
 from edge.fencing.watchdog import Watchdog
 from edge.former_state import put_aside
 from edge.home import Home
-from edge.kubelet_relay import KubeletRelay
 from edge.machine import read_machine
 from edge.manager.clock import Clock
 from edge.manager.opt_in import OptIn
@@ -62,6 +61,7 @@ from edge.volume_manager import VolumeManager
 
 if TYPE_CHECKING:
     from edge.direct.hand_over import DirectVolumes
+    from edge.kubelet_relay import KubeletRelay
 
 log = logging.getLogger("csi_bridge.edge")
 
@@ -102,8 +102,10 @@ class KubeletPart:
         )
         self._relay: KubeletRelay | None = None
         if settings.relay_dir is not None:
+            from edge.kubelet_relay import KubeletRelay as Relay  # noqa: PLC0415  # few nodes need a gRPC server
+
             limit = settings.max_message_bytes
-            self._relay = KubeletRelay(
+            self._relay = Relay(
                 settings.relay_dir, settings.node, lambda: self.registry.drivers, max_message_bytes=limit
             )
         is_relay = self._relay.holds if self._relay is not None else lambda _endpoint: False
