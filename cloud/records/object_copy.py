@@ -57,9 +57,8 @@ class ObjectCopy:
     """The objects of one resource. `open` begins to follow them."""
 
     def __init__(self, kube: Kube, resource: Resource, namespace: str) -> None:
-        # objects: by name
-        # resource: in the namespace of the hub's Lease, if it is namespaced
-        self.resource, self.objects = resource, dict[str, Stored]()
+        self.resource = resource  # in the namespace of the hub's Lease, if it is namespaced
+        self.objects: dict[str, Stored] = {}  # by name
         self._kube, self._namespace = kube, namespace
         self._following: asyncio.Task[None] | None = None
         self._complete, self._changed, self._hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()

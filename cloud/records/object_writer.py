@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
-from cloud.kube import Kube, KubeError, Resource
+from cloud.kube import Kube, KubeError, Resource, find
 from cloud.records.object_copy import HUB, Stored
 from cloud.records.objects import PLACEMENT, STATUS, Path, Place
 from cloud.records.records import Body, Key, Kind
@@ -43,8 +43,8 @@ class ObjectWriter:
         """
         self.other_hub = ""  # why nothing may be written, because another hub uses the cluster; empty: none does
         self.gone: dict[str, None] = {}  # the UIDs of the objects that went last, whose last events may not have come
-        # still_leads: returns if no other hub leads; raises KubeError otherwise
-        self._kube, self._namespace, self.still_leads, self._put_again = kube, namespace, still_leads, put_again
+        self.still_leads = still_leads  # returns if no other hub leads; raises KubeError otherwise
+        self._kube, self._namespace, self._put_again = kube, namespace, put_again
 
     async def apply(self, place: Place, it: Stored, values: Mapping[Path, Any]) -> None:
         """Bring an object to some values of its fields; None removes one. Raises KubeError."""
@@ -110,11 +110,8 @@ class ObjectWriter:
         return await self._kube.edit(place.resource, place.name, steps, namespace, subresource=subresource)
 
     async def _refresh(self, place: Place, it: Stored) -> None:
-        try:
-            body = await self._kube.get(place.resource, place.name, self._namespace_of(place.resource))
-        except KubeError as error:
-            if not error.is_missing:
-                raise
+        body = await find(self._kube, place.resource, place.name, self._namespace_of(place.resource))
+        if body is None:
             self._forget(it)
         else:
             it.adopt(place.resource, body)
