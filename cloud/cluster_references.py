@@ -1,9 +1,6 @@
 """The references of a cluster: read from the API server, not from the hub's copy, which may be some seconds behind."""
 
-from collections.abc import AsyncIterator
-from typing import Any, Final
-
-from cloud.kube import RESOURCES, Kube, KubeError
+from cloud.kube import RESOURCES, Kube, KubeError, pages
 from cloud.placement.rules import SNAPSHOT, VOLUME
 from cloud.references import (
     CONTENT,
@@ -19,8 +16,6 @@ from cloud.references import (
 )
 from cloud.sources.source import Source
 
-_PAGE: Final = 250  # objects in one part of a list: they take the loop some ten milliseconds
-
 
 async def read_cluster(api: Kube, source: Source) -> References:
     found = References(waiting=await waiting_claims(source))
@@ -28,19 +23,19 @@ async def read_cluster(api: Kube, source: Source) -> References:
         found.unread[VOLUME] = "the hub has not read all claims yet"
     # A list that breaks off is not read: the next audit tries again.
     try:
-        async for bodies in _pages(api, PERSISTENT_VOLUME):
+        async for bodies in pages(api, RESOURCES[PERSISTENT_VOLUME]):
             for body in bodies:
                 found.add(of_volume(body))
     except KubeError as error:
         found.unread[VOLUME] = f"the PersistentVolumes cannot be read: {error}"
     kind = CONTENT
     try:
-        async for bodies in _pages(api, CONTENT):
+        async for bodies in pages(api, RESOURCES[CONTENT]):
             for body in bodies:
                 found.add(of_content(body))
             found.waiting |= waiting_snapshots(bodies)
         kind = GROUP_CONTENT
-        async for bodies in _pages(api, GROUP_CONTENT):
+        async for bodies in pages(api, RESOURCES[GROUP_CONTENT]):
             for key, reference in (it for body in bodies for it in of_group(body)):
                 if key not in found.named:
                     found.add((key, reference))
@@ -49,16 +44,6 @@ async def read_cluster(api: Kube, source: Source) -> References:
         if kind == CONTENT or not error.is_missing:  # a cluster may have no group snapshots
             found.unread[SNAPSHOT] = _why_unread(kind, error)
     return found
-
-
-async def _pages(api: Kube, kind: str) -> AsyncIterator[list[dict[str, Any]]]:
-    more = ""
-    while True:
-        page = await api.list(RESOURCES[kind], limit=_PAGE, more=more)
-        yield page.items
-        more = page.more
-        if not more:
-            return
 
 
 def _why_unread(kind: str, error: KubeError) -> str:

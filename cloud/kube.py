@@ -53,6 +53,8 @@ _TOO_LARGE: Final = "EventTooLarge"
 
 _SHOWN_CHARS: Final = 300
 
+PAGE: Final = 250  # objects in one part of a list: they take the loop some ten milliseconds
+
 OLDEST: Final = (1, 18)
 """The first Kubernetes with CSIDriver, CSINode and VolumeAttachment in storage.k8s.io/v1. An older one never lists
 them."""
@@ -407,6 +409,15 @@ async def find(kube: Kube, resource: Resource, name: str, namespace: str = "") -
         if not error.is_missing:
             raise
         return None
+
+
+async def pages(kube: Kube, resource: Resource) -> AsyncIterator[list[Body]]:
+    """All objects of a kind, by parts of the list. Raises KubeError, also in the middle."""
+    page = await kube.list(resource, limit=PAGE)
+    yield page.items
+    while page.more:
+        page = await kube.list(resource, limit=PAGE, more=page.more)
+        yield page.items
 
 
 async def patch_found(kube: Kube, resource: Resource, found: Body, change: Body, *, subresource: str = "") -> Body:

@@ -27,13 +27,11 @@ from cloud.abandon.own_storage import Handle, own_contents
 from cloud.kinds.fields import Body as Part
 from cloud.kinds.fields import part
 from cloud.kinds.pods import claim_names
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find, may, patch_found
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find, may, pages, patch_found
 from cloud.upsync.event_writer import event
 from cloud.upsync.ownership import is_made
 from common.errors import BridgeError
 from common.operator_orders import MadeAlone, NodeStorage
-
-_PAGE: Final = 250  # objects in one part of a list
 
 _SIDECARS: Final = (
     "external-attacher/",
@@ -124,12 +122,8 @@ class ClusterRelease:
             return []
 
     async def _all(self, kind: str, selector: str = "") -> list[Body]:
-        page = await self._api.list(resource := replace(RESOURCES[kind], selector=selector), limit=_PAGE)
-        found = page.items
-        while page.more:
-            page = await self._api.list(resource, limit=_PAGE, more=page.more)
-            found += page.items
-        return found
+        resource = replace(RESOURCES[kind], selector=selector)
+        return [it async for page in pages(self._api, resource) for it in page]
 
     async def _pods(self) -> dict[tuple[str, str], list[Body]]:
         found: dict[tuple[str, str], list[Body]] = {}

@@ -17,12 +17,11 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
-from cloud.kube import Kube, KubeError, Resource
+from cloud.kube import PAGE, Kube, KubeError, Resource
 from common.backoff import Backoff
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 
-PAGE: Final = 250  # objects in one part of a list: they take the loop some ten milliseconds
 _WATCH_S: Final = 300, 600  # the shortest and the longest watch, as in client-go, so that not all end at once
 
 _BACKOFF: Final = Backoff(
