@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from common.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI
-from common.errors import ForeignDriver, HandshakeRefused
+from common.errors import CallError, HandshakeRefused
 from common.link import Link
 from common.messages import Hello, Reason
 from common.parsers import LONGEST_NAME_CHARS, is_name
@@ -85,9 +85,15 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
 
 
 def check_driver(link: Link, driver: str) -> None:
-    """An operator may call and watch every driver, a proxy driver its own: ForeignDriver."""
+    """An operator may call and watch every driver, a proxy driver its own."""
     if link.context.role is Role.DRIVER and driver != link.peer.name:
-        raise ForeignDriver(link.peer.name, driver)
+        raise foreign_driver(link.peer.name, driver)
+
+
+def foreign_driver(proxy: str, driver: str) -> CallError:
+    return CallError(
+        f"proxy driver {proxy} may call only its own driver at this hub, not {driver}; check its --drivername"
+    )
 
 
 def certified(peer: Peer) -> str:

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from cloud.admission import Role
+from cloud.admission import Role, foreign_driver
 from cloud.class_parameters import OWN, without_own
 from cloud.edge_nodes import Nodes
 from cloud.node_calls import NodeCalls
@@ -53,7 +53,6 @@ from common.errors import (
     CallTimeout,
     CapabilityMissing,
     Draining,
-    ForeignDriver,
     LinkLost,
     NameElsewhere,
     NodeOffline,
@@ -161,7 +160,7 @@ class Call(Account, Receiver):
         if calls.is_draining:
             refusal = Draining("hub")
         elif link.context.role is Role.DRIVER and driver != link.peer.name:
-            refusal = ForeignDriver(link.peer.name, driver)
+            refusal = foreign_driver(link.peer.name, driver)
         elif not is_controller_side(method):
             refusal = NotCarried(method, _CARRIED)
         if refusal is not None:

@@ -23,7 +23,7 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 
 from cloud.driver_settings import DriverSettings
-from cloud.forwarded_call import ForwardedCall
+from cloud.forwarded_call import ForwardedCall, no_hub
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
 from common.accounting import Accounts
 from common.backoff import Backoff
@@ -31,14 +31,7 @@ from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import ProbeResponse
 from common.csi.methods import is_controller_side
 from common.dial import dial as dial_hub
-from common.errors import (
-    CallError,
-    CallTimeout,
-    Draining,
-    HubUnreachable,
-    NotCarried,
-    status_of,
-)
+from common.errors import CallError, CallTimeout, Draining, NotCarried, status_of
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
 from common.messages import Kind
@@ -108,7 +101,7 @@ class ProxyDriver(ServedByTasks):
         assert self.uplink is not None
         link = self.uplink.link
         if link is None:
-            raise HubUnreachable(self.uplink.why, self.uplink.since)
+            raise no_hub(self.uplink.why, self.uplink.since)
         if link.draining:
             raise Draining("hub")
         return link

@@ -11,7 +11,7 @@ import time
 
 from common.accounting import Account
 from common.csi.methods import UNARY
-from common.errors import CallError, CallTimeout, HubUnreachable, LinkLost, MessageTooLarge, TunnelClosed
+from common.errors import CallError, CallTimeout, LinkLost, MessageTooLarge, TunnelClosed, timestamp
 from common.link import Link
 from common.messages import Kind
 from common.receiver import Receiver
@@ -53,7 +53,7 @@ class ForwardedCall(Account, Receiver):
                 is_unary=self.method in UNARY,
             )
         except TunnelClosed as error:
-            raise HubUnreachable(error.why, time.time()) from error
+            raise no_hub(error.why, time.time()) from error
 
     # ---- the hub's side (`common.receiver.Receiver`)
 
@@ -82,7 +82,7 @@ class ForwardedCall(Account, Receiver):
         if isinstance(error, CallTimeout):
             self._end_with(CallTimeout(f"driver {self.driver}"))
         else:
-            self._end_with(LinkLost("the hub") if error.sent else HubUnreachable(error.why, time.time()))
+            self._end_with(LinkLost("the hub") if error.sent else no_hub(error.why, time.time()))
 
     # ---- the sidecar's side (`common.relay.server_call.Callee`)
 
@@ -112,3 +112,11 @@ class ForwardedCall(Account, Receiver):
     def _end_with(self, error: CallError) -> None:
         self.fail(error)
         self._call.fail(error)
+
+
+def no_hub(why: str, since: float) -> CallError:
+    """The error of a proxy driver that has no link to a hub that leads."""
+    return CallError(
+        f"the proxy driver has no link to the hub since {timestamp(since)}: {why}; look at the hub's log, and at the "
+        f"proxy driver's"
+    )

@@ -6,7 +6,7 @@ Rules:
   (docs/csi-contract.md#sidecars-read-capabilities-once). A change is stored and logged.
 * A report in which the plugin has another name than the driver is ignored, from the hub and from the disk.
 * Only the vendor's own bytes are published. If nothing is known yet, `GetPluginInfo` still returns the name (the
-  snapshotter exits otherwise), and any other call gets `NothingKnown`.
+  snapshotter exits otherwise), and any other call gets UNAVAILABLE.
 """
 
 import json
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
-from common.errors import NothingKnown, SettingsError
+from common.errors import CallError, SettingsError
 from common.reports import (
     ESSENTIAL_METHODS,
     GET_PLUGIN_INFO,
@@ -67,18 +67,21 @@ class IdentityCache:
         return self._published is not None
 
     def answer(self, method: str) -> Answer:
-        """The answer to one of `CACHED_METHODS`. Raises NothingKnown."""
+        """The answer to one of `CACHED_METHODS`. Raises CallError."""
         if self._published is not None:
             found = self._published.answers.get(method)
             if found is None:
                 node = self._published.node
                 why = f"the driver has not answered {method}; look at the edge agent's log on node {node}"
-                raise NothingKnown(self._driver, why)
+                raise self._unknown(why)
             return found
         if method == GET_PLUGIN_INFO:
             unknown = GetPluginInfoResponse(name=self._driver, vendor_version="unknown")
             return Answer(0, body=unknown.SerializeToString())
-        raise NothingKnown(self._driver, "no edge node has reported it since this proxy driver was installed")
+        raise self._unknown("no edge node has reported it since this proxy driver was installed")
+
+    def _unknown(self, why: str) -> CallError:
+        return CallError(f"nothing is known of driver {self._driver} yet: {why}")
 
     def update(self, report: DriverReport) -> None:
         """Store a new report of the driver. It writes a file: call it off the loop.

@@ -171,13 +171,6 @@ class NoPlace(CallError):
         super().__init__(f"the hub does not know which edge node of driver {driver} has {what}: {why}")
 
 
-class NoNodeFits(CallError):
-    """No node fits the object that the call creates. Nothing was sent."""
-
-    def __init__(self, driver: str, name: str, why: str) -> None:
-        super().__init__(f"no edge node of driver {driver} can be chosen for {name}: {why}")
-
-
 class NameElsewhere(CallError):
     """A create call is for one node, and another node has taken its name: an object may exist there."""
 
@@ -240,16 +233,6 @@ class VolumeHeld(CallError):
         super().__init__(f"volume {volume} of driver {driver} is not detached from node {node}: {why}")
 
 
-class HubUnreachable(CallError):
-    """The proxy driver has no link to a hub that leads."""
-
-    def __init__(self, why: str, since: float) -> None:
-        super().__init__(
-            f"the proxy driver has no link to the hub since {timestamp(since)}: {why}; look at the hub's log, and at "
-            f"the proxy driver's"
-        )
-
-
 class LinkLost(CallError):
     """The link was lost during the call. An operation may go on at the other end; any other call ends."""
 
@@ -273,27 +256,6 @@ class CallTimeout(CallError):
         time = f" ({within_s:.3g} s)" if within_s is not None else ""
         text = f"{to} did not answer before the caller's deadline{time}; {_MAY_GO_ON}"
         super().__init__(text, code=Code.DEADLINE_EXCEEDED)
-
-
-class OperationLimit(CallError):
-    """The vendor's driver did not finish within `--operation-limit`: the call to it was cancelled, its key is free."""
-
-    def __init__(self, driver: str, node: str, limit_s: float) -> None:
-        super().__init__(
-            f"driver {driver} on edge node {node} did not finish within --operation-limit ({limit_s:g} s) and the call "
-            f"to it was cancelled; look at the driver's log",
-            code=Code.DEADLINE_EXCEEDED,
-        )
-
-
-class LeaseOver(CallError):
-    """The agent had no answer of its hub for `--controller-lease`: it cancelled its call to the driver or made none."""
-
-    def __init__(self, driver: str, node: str) -> None:
-        super().__init__(
-            f"the agent on edge node {node} had no answer of the hub for --controller-lease, so it made no call to "
-            f"driver {driver}, or cancelled it; a retry asks the driver again"
-        )
 
 
 class MessageTooLarge(CallError):
@@ -322,27 +284,11 @@ class VendorBroken(CallError):
         super().__init__(f"driver {driver} on edge node {node}: {why}; look at the driver's log there")
 
 
-class NothingKnown(CallError):
-    """No driver has answered this Identity or capability call yet."""
-
-    def __init__(self, driver: str, why: str) -> None:
-        super().__init__(f"nothing is known of driver {driver} yet: {why}")
-
-
 class NotCarried(CallError):
     """This socket does not serve the method."""
 
     def __init__(self, method: str, why: str) -> None:
         super().__init__(f"{method} is not served here: {why}", code=Code.UNIMPLEMENTED, is_unsent=True)
-
-
-class ForeignDriver(CallError):
-    """A proxy driver called another driver than its own. Nothing was sent."""
-
-    def __init__(self, proxy: str, driver: str) -> None:
-        super().__init__(
-            f"proxy driver {proxy} may call only its own driver at this hub, not {driver}; check its --drivername"
-        )
 
 
 class OperatorRefused(CallError):

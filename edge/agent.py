@@ -25,7 +25,7 @@ from common.accounting import Account, Accounts
 from common.certificate_ends import CertificateEnds
 from common.csi.methods import METHODS, is_controller_side
 from common.dial import dial
-from common.errors import CallError, NotCarried, OperationLimit
+from common.errors import CallError, NotCarried
 from common.link import Link, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
@@ -42,6 +42,7 @@ from common.tasks import supervised
 from common.uplink import HubAddress, Uplink
 from common.version import SOFTWARE, introduce
 from edge.controller_lease import ControllerLease
+from edge.driver_call import over_limit
 from edge.drivers import Driver
 from edge.hub_call import HubCall
 from edge.hub_mark import HubMark
@@ -224,7 +225,7 @@ class Agent:
                     account.response_bytes += len(item)
                     await stream.send(item)
         except TimeoutError:
-            raise OperationLimit(frame.subject, self.node, limit_s) from None
+            raise over_limit(frame.subject, self.node, limit_s) from None
         raise AssertionError("a driver's answer ends with a status")
 
 

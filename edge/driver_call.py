@@ -18,11 +18,11 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
-from common.errors import CallError, LeaseOver, MessageTooLarge, VendorBroken
+from common.errors import CallError, MessageTooLarge, VendorBroken
 from common.relay.client import Channel
 from common.relay.client_call import AnswerReceiver, ClientCall
 from common.relay.errors import VendorAnswerTooLarge, VendorCallWithheld, VendorConnectionError
-from common.status import Status
+from common.status import Code, Status
 
 PARSE_OFF_LOOP_BYTES = 262_144
 """Larger messages are parsed in a thread: a 4 MiB ListVolumes takes tens of milliseconds."""
@@ -142,9 +142,26 @@ def blame(driver: str, node: str, error: VendorConnectionError) -> CallError:
         what = f"driver {driver} on edge node {node}: an answer"
         blamed = MessageTooLarge(error.size_bytes, error.limit_bytes, what)
     elif isinstance(error, VendorCallWithheld):
-        blamed = LeaseOver(driver, node)
+        blamed = lease_over(driver, node)
     else:
         blamed = VendorBroken(driver, node, str(error))
     blamed.__cause__ = error
     blamed.is_unsent = not error.sent
     return blamed
+
+
+def lease_over(driver: str, node: str) -> CallError:
+    """The error of a call of a shared driver. The driver may have done its work all the same."""
+    return CallError(
+        f"the agent on edge node {node} had no answer of the hub for --controller-lease, so it made no call to driver "
+        f"{driver}, or cancelled it; a retry asks the driver again"
+    )
+
+
+def over_limit(driver: str, node: str, limit_s: float) -> CallError:
+    """The error of an operation that was cancelled at the driver. Its key is free."""
+    return CallError(
+        f"driver {driver} on edge node {node} did not finish within --operation-limit ({limit_s:g} s) and the call to "
+        f"it was cancelled; look at the driver's log",
+        code=Code.DEADLINE_EXCEEDED,
+    )

@@ -18,12 +18,12 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from common.accounting import Account
-from common.errors import CallError, LeaseOver, OperationLimit, status_of
+from common.errors import CallError, status_of
 from common.link import Link
 from common.messages import Open
 from common.receiver import Receiver
 from common.status import Origin
-from edge.driver_call import PARSE_OFF_LOOP_BYTES, AtDriver, DriverCall, Outcome, Result
+from edge.driver_call import PARSE_OFF_LOOP_BYTES, AtDriver, DriverCall, Outcome, Result, lease_over, over_limit
 from edge.operations import PLAIN, Asked, identify
 
 if TYPE_CHECKING:
@@ -145,12 +145,12 @@ class HubCall(Account, DriverCall, Receiver):
     def expire(self) -> None:
         """The driver has not answered within the limit of operations."""
         self.cancel()
-        self.told(OperationLimit(self.driver, self.node, self._agent.operations.limit_s))
+        self.told(over_limit(self.driver, self.node, self._agent.operations.limit_s))
 
     def lose(self) -> None:
         """The controller lease of the operation has ended (`edge.controller_lease.Leased`)."""
         self.cancel()
-        self.told(LeaseOver(self.driver, self.node))
+        self.told(lease_over(self.driver, self.node))
 
     def tell(self, outcome: Outcome) -> None:
         """End the call with the driver's answer, or with an error."""

@@ -10,7 +10,7 @@
 A node holds a name if it may have carried out a create of this name (`Book.holders`).
 
     call                   the first rule that applies decides
-    create, long name      refuse (`NoNodeFits`): the name would stay in the records for as long as its outcome is in
+    create, long name      refuse: the name would stay in the records for as long as its outcome is in
                            doubt, and CSI allows 128 bytes
     create, new name       refuse if the nodes hold too many names for open creates of the driver; the
                            last quarter is for nodes with few (`has_room`). A retry passes
@@ -40,14 +40,14 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
                            5. the first connected node in the topology, preferred terms first; if none is connected,
                               the first node. Nodes that may carry the create out come before the others
                            6. the only node, if no topology is requested
-                           7. refuse: `NoNodeFits`
+                           7. refuse
     local, about ids       the node that has all of them (`find`); several nodes: refuse
     local deletion of      the first node that may have it by its PersistentVolume: the vendor there answers, and the
     what no node has       hub records nothing. Only with a list of every node of the driver that began after the call
                            had first come. Refuse (`NoPlace`) while a node is away or cannot list, records are lost, a
                            node was forgotten with its things, a create is open, or if the call has Secrets
     local GetCapacity      the only connected node in the topology, without one of all nodes, but for those that lack
-                           it. None or several: `AskAll`. Refuse if a node's topology is not known (`NoNodeFits`), or
+                           it. None or several: `AskAll`. Refuse if a node's topology is not known, or
                            if records are lost
     local list of all      the node of its page and the next ones (`AskAll`); a node has things of the driver and has
                            not reported it, or records are lost: refuse (`NotListed`, `KnowledgeLost`). The
@@ -76,7 +76,6 @@ from common.errors import (
     CapabilityMissing,
     KnowledgeLost,
     NameElsewhere,
-    NoNodeFits,
     NoPlace,
     NotListed,
     TokenUnknown,
@@ -143,7 +142,11 @@ def _check_name(ask: Ask) -> None:
     method, _, name = ask.name.partition(" ")
     if len(name) > (LONGEST_CHARS if ask.asked.name else 2 * LONGEST_CHARS):
         what = f"a {'create whose name' if ask.asked.name else 'call whose id'} has {len(name)} characters"
-        raise NoNodeFits(ask.driver, what, f"CSI allows 128 bytes for the name in {method}")
+        raise _unfit(ask, what, f"CSI allows 128 bytes for the name in {method}")
+
+
+def _unfit(ask: Ask, what: str, why: str) -> CallError:
+    return CallError(f"no edge node of driver {ask.driver} can be chosen for {what}: {why}")
 
 
 def _pinned(ask: Ask, now: View, holders: Sequence[str]) -> Send:
@@ -245,14 +248,14 @@ def _node_for_create(ask: Ask, now: View, holders: Sequence[str]) -> str:
             "--feature-gates=Topology=true and --strict-topology, and use a StorageClass with volumeBindingMode "
             "WaitForFirstConsumer, or name the node with --node"
         )
-        raise NoNodeFits(ask.driver, asked.name, why)
+        raise _unfit(ask, asked.name, why)
     elif fleet.members and not now.loss:
         (node,) = fleet.members
     else:
         node = only_node(ask.driver, "", fleet.members, now)
     if fleet.members[node].lacks_topology and not fleet.members[node].segments:
         why = f"the name of node {node} cannot be the value of a label, so no volume could be bound to it"
-        raise NoNodeFits(ask.driver, asked.name, why)
+        raise _unfit(ask, asked.name, why)
     return node
 
 
@@ -275,7 +278,7 @@ def _in_topology(ask: Ask, now: View) -> str:
     if not fitting:
         known = ", ".join(member.node for member in list(fleet)[:_SHOWN])
         why = f"none of the nodes that run it ({known or 'none does'}) is in the topology of the call"
-        raise NoNodeFits(ask.driver, asked.name, why)
+        raise _unfit(ask, asked.name, why)
     is_choice = len(asked.terms) > 1 or len(fitting) > 1  # another term may have a node that the hub has lost
     if is_choice and now.loss:
         raise KnowledgeLost(ask.driver, now.loss)
@@ -339,7 +342,7 @@ def _capacity(ask: Ask, now: View) -> Send | AskAll:
         raise KnowledgeLost(ask.driver, now.loss)
     nodes = fleet.at(terms[0]) if terms else list(fleet.members)
     if not nodes and fleet.untold:
-        raise NoNodeFits(ask.driver, "GetCapacity", f"edge node {fleet.untold} has not told its topology yet")
+        raise _unfit(ask, "GetCapacity", f"edge node {fleet.untold} has not told its topology yet")
     able = [node for node in nodes if not ask.needs & fleet.lacking(node)] if ask.needs else nodes
     if nodes and not able:
         raise CapabilityMissing(ask.driver, nodes[0], ask.method, min(ask.needs))

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from common.csi.methods import METHODS
-from common.errors import CallTimeout, LeaseOver
+from common.errors import CallTimeout
 from common.status import Code, Status
+from edge.driver_call import lease_over
 
 
 @dataclass
@@ -37,7 +38,7 @@ class ScriptedDriver:
         """Record the call, and answer it."""
         assert timeout_s > 0
         if may_begin is not None and not may_begin():
-            raise LeaseOver(self.name, "n1")
+            raise lease_over(self.name, "n1")
         name = method.rpartition("/")[2]
         message: Any = METHODS[method].request.FromString(request)
         self.calls.append((name, message))

@@ -33,9 +33,6 @@ TEXTS: dict[CallError, str] = {
     errors.NoPlace("dir.csi", "volume v-1", "nobody tells"): (
         "the hub does not know which edge node of driver dir.csi has volume v-1: nobody tells"
     ),
-    errors.NoNodeFits("dir.csi", "CreateVolume pvc-1", "none is there"): (
-        "no edge node of driver dir.csi can be chosen for CreateVolume pvc-1: none is there"
-    ),
     errors.NameElsewhere("dir.csi", "CreateVolume pvc-1", "n1", "n2"): (
         "edge node n1 may have carried out CreateVolume pvc-1 of driver dir.csi already, and this call is for n2; "
         "send the call to n1 (with --nodeid or --placement of the proxy driver, or csi-bridge call --node n1), or, "
@@ -63,10 +60,6 @@ TEXTS: dict[CallError, str] = {
         "the hub cannot record which edge node this is on (state.db: disk full); make room on the disk or "
         "repair it, and a retry continues"
     ),
-    errors.HubUnreachable("wss://a:1: a standby; wss://b:1: the hub is full", SINCE_S): (
-        "the proxy driver has no link to the hub since 2026-11-21T09:12:03Z: wss://a:1: a standby; wss://b:1: the hub "
-        "is full; look at the hub's log, and at the proxy driver's"
-    ),
     errors.LinkLost("edge node n7"): (
         "the link to edge node n7 was lost with the call under way; an operation that the call started may still "
         "be running, and a retry joins it"
@@ -78,14 +71,6 @@ TEXTS: dict[CallError, str] = {
         "edge node n7 did not answer before the caller's deadline; an operation that the call started may still be "
         "running, and a retry joins it"
     ),
-    errors.LeaseOver("dir.csi", "n7"): (
-        "the agent on edge node n7 had no answer of the hub for --controller-lease, so it made no call to driver "
-        "dir.csi, or cancelled it; a retry asks the driver again"
-    ),
-    errors.OperationLimit("dir.csi", "n7", 600.0): (
-        "driver dir.csi on edge node n7 did not finish within --operation-limit (600 s) and the call to it was "
-        "cancelled; look at the driver's log"
-    ),
     errors.MessageTooLarge(5_000_000, 4_194_304, "a CSI message"): (
         "a CSI message of 5000000 bytes is larger than the limit of 4194304 bytes; raise --max-message on hub, "
         "driver and agent"
@@ -95,12 +80,6 @@ TEXTS: dict[CallError, str] = {
     ),
     errors.VendorBroken("dir.csi", "n7", "the driver reset the stream"): (
         "driver dir.csi on edge node n7: the driver reset the stream; look at the driver's log there"
-    ),
-    errors.NothingKnown("dir.csi", "no agent has reported it"): (
-        "nothing is known of driver dir.csi yet: no agent has reported it"
-    ),
-    errors.ForeignDriver("mine.csi", "dir.csi"): (
-        "proxy driver mine.csi may call only its own driver at this hub, not dir.csi; check its --drivername"
     ),
     errors.OperatorRefused("edge node n7 is not forgotten", "it is connected; stop its agent first"): (
         "edge node n7 is not forgotten: it is connected; stop its agent first"
@@ -128,7 +107,6 @@ def test_only_a_call_that_is_not_served_has_a_final_code() -> None:
     codes = {
         errors.NotCarried: Code.UNIMPLEMENTED,
         errors.CallTimeout: Code.DEADLINE_EXCEEDED,
-        errors.OperationLimit: Code.DEADLINE_EXCEEDED,
         errors.TokenUnknown: Code.ABORTED,
     }
     found = {type(error): error.code for error in TEXTS}

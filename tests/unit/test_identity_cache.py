@@ -11,7 +11,7 @@ import pytest
 
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
 from common.csi.csi_pb2 import GetPluginInfoResponse
-from common.errors import NothingKnown
+from common.errors import CallError
 from common.reports import ESSENTIAL_METHODS, GET_PLUGIN_INFO, NODE_GET_INFO, Answer, DriverReport, encode_reports
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def test_an_answer_that_comes_later_than_the_others_is_published_when_it_comes(
     cache.update(without(report(), missing))
     assert cache.known
     with pytest.raises(
-        NothingKnown, match=f"the driver has not answered {missing}; look at the edge agent's log on node n1"
+        CallError, match=f"the driver has not answered {missing}; look at the edge agent's log on node n1"
     ):
         cache.answer(missing)
     cache.update(report())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2 as csi
-from common.errors import CallError, CapabilityMissing, KnowledgeLost, NodeOffline, NoNodeFits, VendorBroken
+from common.errors import CallError, CapabilityMissing, KnowledgeLost, NodeOffline, VendorBroken
 from common.status import Code, Status
 from tests.kit.placed_nodes import CONTROLLER, DRIVER, OK, RPC, Placed, Placing, on, report
 
@@ -70,7 +70,7 @@ async def test_a_segment_of_no_node_has_none(world: Placed) -> None:
 
 async def test_a_segment_may_be_that_of_a_node_which_has_not_told_its_own_yet(placed: Placing) -> None:
     world = placed(report("n1", segments={"zone": "a"}), report("n2", segments={}))
-    with pytest.raises(NoNodeFits, match="edge node n2 has not told its topology yet"):
+    with pytest.raises(CallError, match="edge node n2 has not told its topology yet"):
         await world.ask("GetCapacity", request({"zone": "b"}))
 
 
