@@ -35,6 +35,7 @@ from common.pages.server import Pages
 from common.receiver import Receiver
 from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_problems, encode_reports
 from common.rotation import follow
+from common.served_by_tasks import ServedByTasks
 from common.settings import as_texts
 from common.standing import Standing
 from common.status import Code, Origin, Status
@@ -59,10 +60,8 @@ from edge.sync_streams import SyncStreams
 log = logging.getLogger("csi_bridge.edge")
 
 
-class Agent:
-    """Serves the streams that the hub opens (`common.link.LinkHandler`)."""
-
-    origin: Origin = Origin.EDGE
+class Agent(ServedByTasks):
+    """Serves the streams that the hub opens. Standing streams follow the link."""
 
     def __init__(
         self,
@@ -76,6 +75,7 @@ class Agent:
         streams: SyncStreams | Standing,
         mark: HubMark,
     ) -> None:
+        super().__init__(Origin.EDGE)
         self.node = node
         self.operations = operations  # runs the calls that change something at a vendor
         self.lease = lease
@@ -103,9 +103,6 @@ class Agent:
         self.lease.up(link)
         self._report.up(link)
         self._streams.up(link)
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        """Do nothing: the uplink logs the reason and dials again."""
 
     def draining(self, link: Link, _message: str) -> None:
         # standing streams would keep a draining link open; those of a former link have ended
@@ -153,9 +150,6 @@ class Agent:
         call = HubCall(self, link, frame, timeout_s, request)
         call.go_on()
         return call
-
-    def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
-        return link.served(frame, deadline, self.serve)
 
     async def serve(self, stream: Stream) -> None:
         assert stream.opened is not None
