@@ -18,7 +18,7 @@ from typing import Final
 
 from cloud.edge_nodes import Nodes
 from cloud.leaks.tally import Tally
-from cloud.leaks.verdicts import LEAKS, Records, Told, Truths, doubts, ghosts, orphans, referring, strays
+from cloud.leaks.verdicts import LEAKS, Told, Truths, doubts, ghosts, orphans, read_records, referring, strays
 from cloud.placement.affinity import Fit
 from cloud.placement.fleet import Fleet, Member
 from cloud.placement.inventory import Unlisted, each_page
@@ -103,7 +103,9 @@ class _OneAudit:
             now=self._now(),
             grace_s=self._grace_s,
         )
-        records = await self._judge(truths)
+        strayed = strays(truths.drivers, self._told())
+        for verdicts in (read_records(truths), orphans(truths), ghosts(truths), strayed, doubts(truths)):
+            await self._keep(verdicts)
         self._note(truths)
         return Audited(
             began_at=time_of(began),
@@ -112,7 +114,7 @@ class _OneAudit:
             counts=self._counts,
             unasked=self._unasked,
             notes=self._notes,
-            referring=list(referring(truths, records, wanted)) if wanted else [],
+            referring=list(referring(truths, wanted)) if wanted else [],
         )
 
     async def _references(self) -> References:
@@ -174,15 +176,6 @@ class _OneAudit:
             self._unasked.append(Unasked(node=node, driver=driver, things=kind, why=why[:_TEXT_CHARS]))
 
     # ---- the verdicts ------------------------------------------------------------------------------------------------
-
-    async def _judge(self, truths: Truths) -> Records:
-        records = Records()
-        await self._keep(records.read(truths))
-        await self._keep(orphans(truths, records))
-        await self._keep(ghosts(truths, records))
-        await self._keep(strays(truths.drivers, self._told()))
-        await self._keep(doubts(truths))
-        return records
 
     async def _keep(self, verdicts: Iterator[Leak | None]) -> None:
         for number, leak in enumerate(verdicts, 1):

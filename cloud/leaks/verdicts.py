@@ -44,6 +44,17 @@ _MADE_BY: Final = {"CreateVolume": VOLUME, "CreateSnapshot": SNAPSHOT, "CreateVo
 """The kind of things that a method makes, as far as drivers list them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The hub's records of both readings, for look-ups."""
+
+    # By thing and node, the ledger's last entry
+    holders: defaultdict[Key, dict[str, Id]] = field(default_factory=lambda: defaultdict(dict))
+    names: set[tuple[str, str]] = field(default_factory=set)  # driver and name of each open create
+    # Driver, node and kind of the thing of each open create
+    places: set[tuple[str, str, str]] = field(default_factory=set)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truths:
     """All that one audit knows."""
@@ -58,6 +69,7 @@ class Truths:
     fit: Callable[[str, str], Fit]  # the nodes that the PersistentVolumes of a handle are for, by driver and handle
     now: float  # the time of `closed`, in seconds since the epoch
     grace_s: float
+    records: Records = field(default_factory=Records)
     # By driver and reason, the ids of the things that are not judged. The functions add to it.
     unjudged: defaultdict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
 
@@ -69,36 +81,26 @@ class Truths:
         self.unjudged[driver, why].append(thing.id)
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
-    """The hub's records of both readings, for look-ups."""
-
-    # By thing and node, the ledger's last entry
-    holders: defaultdict[Key, dict[str, Id]] = field(default_factory=lambda: defaultdict(dict))
-    names: set[tuple[str, str]] = field(default_factory=set)  # driver and name of each open create
-    # Driver, node and kind of the thing of each open create
-    places: set[tuple[str, str, str]] = field(default_factory=set)
-
-    def read(self, truths: Truths) -> Iterator[None]:
-        for ledger in (truths.opened, truths.closed):
-            for it in ledger.open:
-                self.names.add((it.driver, it.name))
-                if (kind := _MADE_BY.get(it.name.partition(" ")[0])) is not None:
-                    self.places.add((it.driver, it.node, kind))
-                yield
-        for (driver, thing, node), holding in truths.closed.ids:
-            if driver in truths.drivers:
-                self.holders[driver, thing][node] = holding
+def read_records(truths: Truths) -> Iterator[None]:
+    for ledger in (truths.opened, truths.closed):
+        for it in ledger.open:
+            truths.records.names.add((it.driver, it.name))
+            if (kind := _MADE_BY.get(it.name.partition(" ")[0])) is not None:
+                truths.records.places.add((it.driver, it.node, kind))
             yield
+    for (driver, thing, node), holding in truths.closed.ids:
+        if driver in truths.drivers:
+            truths.records.holders[driver, thing][node] = holding
+        yield
 
 
-def referring(truths: Truths, records: Records, wanted: str) -> Iterator[str]:
+def referring(truths: Truths, wanted: str) -> Iterator[str]:
     for driver in truths.drivers:
         for thing in (Thing(VOLUME, wanted), Thing(SNAPSHOT, wanted)):
             named = (*truths.before.named.get((driver, thing), ()), *truths.after.named.get((driver, thing), ()))
             for reference in dict.fromkeys(map(str, named)):
                 yield f"{reference} names {thing} of driver {driver}"
-            for node, holding in records.holders.get((driver, thing), {}).items():
+            for node, holding in truths.records.holders.get((driver, thing), {}).items():
                 if holding.is_made:
                     uid = holding.name[-UID_CHARS:]
                     yield f"the hub's ledger has {thing} of driver {driver} on node {node}, made by {holding.name}"
@@ -106,7 +108,7 @@ def referring(truths: Truths, records: Records, wanted: str) -> Iterator[str]:
                         yield f"{owner} waits for it"
 
 
-def orphans(truths: Truths, records: Records) -> Iterator[Leak | None]:
+def orphans(truths: Truths) -> Iterator[Leak | None]:
     listed: dict[tuple[str, Thing, str], list[Candidate]] = {}
     for found in truths.tally.candidates:
         # Without a topology several nodes may reach one storage, and list the same volume.
@@ -115,33 +117,33 @@ def orphans(truths: Truths, records: Records) -> Iterator[Leak | None]:
         yield None
     for (driver, thing, _), here in listed.items():
         nodes, size_bytes = [found.node for found in here], max(found.size_bytes for found in here)
-        yield _orphan(truths, records, (driver, thing), nodes, size_bytes)
-    for (driver, thing), holders in records.holders.items():
+        yield _orphan(truths, (driver, thing), nodes, size_bytes)
+    for (driver, thing), holders in truths.records.holders.items():
         for node, holding in holders.items():
             is_told = (driver, thing.kind, node) in truths.tally.complete or thing.kind not in (VOLUME, SNAPSHOT)
             if holding.is_made and not is_told and (driver, thing) not in truths.tally.seen:
-                yield _orphan(truths, records, (driver, thing), [node], 0)
+                yield _orphan(truths, (driver, thing), [node], 0)
             else:
                 yield None
 
 
-def _orphan(truths: Truths, records: Records, key: Key, nodes: list[str], size_bytes: int) -> Leak | None:
+def _orphan(truths: Truths, key: Key, nodes: list[str], size_bytes: int) -> Leak | None:
     driver, thing = key
     if key in truths.before.named or key in truths.after.named:
         return None
     if why := truths.unread(thing.kind):
         truths.skip(driver, why, thing)
         return None
-    held = {node: holding for node, holding in records.holders.get(key, {}).items() if node in nodes}
+    held = {node: holding for node, holding in truths.records.holders.get(key, {}).items() if node in nodes}
     names = sorted({holding.name for holding in held.values() if holding.is_made})
     for name in names:
         uid = name[-UID_CHARS:]
         if uid in truths.before.waiting or uid in truths.after.waiting:
             return None
     is_open = (
-        any((driver, name) in records.names for name in names)
+        any((driver, name) in truths.records.names for name in names)
         if names
-        else any((driver, node, thing.kind) in records.places for node in nodes)
+        else any((driver, node, thing.kind) in truths.records.places for node in nodes)
     )
     if is_open:
         why = "a create that runs or is in doubt on its node may have made it; settle the doubts first"
@@ -169,7 +171,7 @@ def _orphan(truths: Truths, records: Records, key: Key, nodes: list[str], size_b
     )
 
 
-def ghosts(truths: Truths, records: Records) -> Iterator[Leak | None]:
+def ghosts(truths: Truths) -> Iterator[Leak | None]:
     for key, references in truths.after.named.items():
         driver, thing = key
         if driver not in truths.drivers or key in truths.tally.seen or truths.unread(thing.kind):
@@ -178,11 +180,11 @@ def ghosts(truths: Truths, records: Records) -> Iterator[Leak | None]:
         known = {reference.uid for reference in truths.before.named.get(key, ())}
         for reference in references:
             if reference.uid in known and not reference.is_leaving:
-                yield _ghost(truths, records, driver, thing, reference)
+                yield _ghost(truths, driver, thing, reference)
 
 
-def _ghost(truths: Truths, records: Records, driver: str, thing: Thing, reference: Reference) -> Leak | None:
-    nodes = _possible(truths, records, driver, thing)
+def _ghost(truths: Truths, driver: str, thing: Thing, reference: Reference) -> Leak | None:
+    nodes = _possible(truths, driver, thing)
     if not nodes:
         truths.skip(driver, f"no node is known to have the volume of a {reference.kind}", thing)
         return None
@@ -202,8 +204,8 @@ def _ghost(truths: Truths, records: Records, driver: str, thing: Thing, referenc
     )
 
 
-def _possible(truths: Truths, records: Records, driver: str, thing: Thing) -> set[str]:
-    holders = records.holders.get((driver, thing), {})
+def _possible(truths: Truths, driver: str, thing: Thing) -> set[str]:
+    holders = truths.records.holders.get((driver, thing), {})
     made = {node for node, holding in holders.items() if holding.is_made or holding.gone}
     if thing.kind != VOLUME:
         return made or set(truths.fleets[driver].members)
