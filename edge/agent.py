@@ -55,7 +55,6 @@ from edge.problems import Problems
 from edge.registry.driver_services import find_driver, services, told_reports
 from edge.renewal import Renewal
 from edge.settings import AgentFlags, AgentSettings, complete
-from edge.sync_streams import SyncStreams
 
 log = logging.getLogger("csi_bridge.edge")
 
@@ -72,7 +71,7 @@ class Agent(ServedByTasks):
         *,
         drivers: Callable[[], Sequence[Driver]],
         problems: Callable[[], Sequence[str]] = tuple,
-        streams: SyncStreams | Standing,
+        streams: Sequence[Standing],
         mark: HubMark,
     ) -> None:
         super().__init__(Origin.EDGE)
@@ -82,14 +81,14 @@ class Agent(ServedByTasks):
         self.metrics = metrics
         self.accounts = Accounts(metrics, log, origin=self.origin)
         self._drivers, self._problems = drivers, problems
-        self._streams, self._mark = streams, mark
+        self._mark = mark
         # The driver that serves a method of csi.proto, by its name and the method, as far as a call has asked since the
         # last change.
         self._serving: dict[tuple[str, str], Driver] = {}
         self._epochs: dict[str, int] = {}
         self._news = asyncio.Event()
         self._link: Link | None = None
-        self._report = Standing(Kind.REPORT, self._tell)
+        self._standing = (Standing(Kind.REPORT, self._tell), *streams)
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
@@ -101,21 +100,21 @@ class Agent(ServedByTasks):
         self._link = link
         self.metrics.link_ups.inc()
         self.lease.up(link)
-        self._report.up(link)
-        self._streams.up(link)
+        for stream in self._standing:
+            stream.up(link)
 
     def draining(self, link: Link, _message: str) -> None:
-        # standing streams would keep a draining link open; those of a former link have ended
-        if link is self._link:
-            self._report.down()
-            self._streams.down()
+        self._end_standing(link)  # they would keep a draining link open
 
     def closed(self, link: Link, reason: str, _message: str) -> None:
         self.metrics.link_down(reason)
         self.lease.down(link)
-        if link is self._link:
-            self._report.down()
-            self._streams.down()
+        self._end_standing(link)
+
+    def _end_standing(self, link: Link) -> None:
+        if link is self._link:  # those of a former link have ended
+            for stream in self._standing:
+                stream.down()
 
     def changed(self) -> None:
         self._serving.clear()

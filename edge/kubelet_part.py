@@ -55,7 +55,7 @@ from edge.registry.block_question import validate_block
 from edge.registry.driver_registry import DriverRegistry
 from edge.settings import AgentSettings
 from edge.settling import Settling
-from edge.sync_streams import SyncStreams, observe_stream
+from edge.sync_streams import observe_streams, sync_streams
 from edge.volume_errors import VolumeError
 from edge.volume_manager import VolumeManager
 
@@ -90,7 +90,7 @@ class KubeletPart:
             _check_root(settings.root_dir)
             self._home = Home(settings.state_dir, settings.node, settings.root_dir)
         self.volumes = Volumes(settings, count_deferred) if own else None
-        self.streams = SyncStreams(self.volumes.metastore) if self.volumes is not None else observe_stream()
+        self.streams = sync_streams(self.volumes.metastore) if self.volumes is not None else observe_streams()
         self.registry = DriverRegistry(
             settings.node,
             state_dir=settings.state_dir,

@@ -5,61 +5,54 @@ kubelet opens one other stream instead, which only tells the hub of this mode.
 """
 
 import asyncio
+from functools import partial
 
-from common.link import Link, Stream
+from common.link import Stream
 from common.messages import Kind, Priority
 from common.standing import Standing
 from common.sync_stream import Telling, learn
 from edge.metastore import Metastore
+from edge.stores.fact_store import FactStore
+from edge.stores.object_store import ObjectStore
 
 # The interval at which the agent writes that its objects are current. One row a minute wears out no flash disk.
 _REFRESH_S = 60.0
 
 
-class SyncStreams:
-    """Both streams of one agent. `up()` and `down()` follow the link."""
-
-    def __init__(self, metastore: Metastore) -> None:
-        self._metastore = metastore
-        self._streams = (
-            Standing(Kind.SYNC, self._learn, priority=Priority.SYNC),
-            Standing(Kind.FACTS, self._tell, priority=Priority.SYNC),
-        )
-
-    def up(self, link: Link) -> None:
-        for stream in self._streams:
-            stream.up(link)
-
-    def down(self) -> None:
-        for stream in self._streams:
-            stream.down()
-
-    async def _learn(self, stream: Stream) -> None:
-        objects = self._metastore.objects
-        refreshing = asyncio.get_running_loop().create_task(self._refresh(), name="age of the metastore")
-        try:
-            await learn(stream, objects)
-        finally:
-            refreshing.cancel()
-            objects.out_of_step()
-
-    async def _refresh(self) -> None:
-        while True:
-            await asyncio.sleep(_REFRESH_S)
-            await self._metastore.objects.still_in_step()
-
-    async def _tell(self, stream: Stream) -> None:
-        facts = self._metastore.facts
-        telling = Telling(stream, facts, hear=facts.hear)
-        unlisten = facts.listen(telling.changed)
-        try:
-            await telling.run()
-        finally:
-            unlisten()
+def sync_streams(metastore: Metastore) -> tuple[Standing, ...]:
+    """Both streams of an agent that mounts."""
+    return (
+        Standing(Kind.SYNC, partial(_learn, metastore.objects), priority=Priority.SYNC),
+        Standing(Kind.FACTS, partial(_tell, metastore.facts), priority=Priority.SYNC),
+    )
 
 
-def observe_stream() -> Standing:
-    return Standing(Kind.OBSERVE, _hold, priority=Priority.SYNC)
+def observe_streams() -> tuple[Standing, ...]:
+    return (Standing(Kind.OBSERVE, _hold, priority=Priority.SYNC),)
+
+
+async def _learn(objects: ObjectStore, stream: Stream) -> None:
+    refreshing = asyncio.get_running_loop().create_task(_refresh(objects), name="age of the metastore")
+    try:
+        await learn(stream, objects)
+    finally:
+        refreshing.cancel()
+        objects.out_of_step()
+
+
+async def _refresh(objects: ObjectStore) -> None:
+    while True:
+        await asyncio.sleep(_REFRESH_S)
+        await objects.still_in_step()
+
+
+async def _tell(facts: FactStore, stream: Stream) -> None:
+    telling = Telling(stream, facts, hear=facts.hear)
+    unlisten = facts.listen(telling.changed)
+    try:
+        await telling.run()
+    finally:
+        unlisten()
 
 
 async def _hold(stream: Stream) -> None:

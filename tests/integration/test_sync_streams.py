@@ -23,7 +23,7 @@ from common.objects import Object, Ref, Stamp
 from common.status import Code, Status
 from common.sync_messages import Put, Stored, encode
 from edge.metastore import Metastore
-from edge.sync_streams import SyncStreams, observe_stream
+from edge.sync_streams import observe_streams, sync_streams
 from tests.kit.fake_api import FakeApi
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.trusting import TRUSTING
@@ -144,7 +144,7 @@ class StreamedPair:
         self.source, self.sink = Source(), Sink()
         self.server = SyncServer(self.source, self.sink)
         self.metastore = Metastore(directory, retry_s=0.01)
-        self.streams = SyncStreams(self.metastore)
+        self.streams = sync_streams(self.metastore)
         self.links: tuple[Link, ...] = ()
         self.priorities: set[int] = set()
 
@@ -157,10 +157,12 @@ class StreamedPair:
     async def connect(self) -> None:
         """A new link; the streams are about to compare."""
         self.links = await self.link()
-        self.streams.up(self.links[1])
+        for stream in self.streams:
+            stream.up(self.links[1])
 
     def cut(self) -> None:
-        self.streams.down()
+        for stream in self.streams:
+            stream.down()
         cut(*self.links)
 
     async def serve(self, stream: Stream) -> None:
@@ -431,7 +433,7 @@ async def test_beside_a_kubelet_a_node_tells_nothing_and_what_it_told_is_void(pa
     pair.cut()
     await until(lambda: pair.sink.streams == 0)
     pair.sink.told.clear()
-    observing = observe_stream()
+    (observing,) = observe_streams()
     hub, agent = await pair.link()
     pair.sink.trouble = "disk is full"
     observing.up(agent)
@@ -560,7 +562,8 @@ async def test_a_hub_that_breaks_the_rules_is_left_until_the_next_try(
 
     pair.links = link_pair(Peer(lie), Peer(accepts=False))
     await settle()
-    pair.streams.up(pair.links[1])
+    for stream in pair.streams:
+        stream.up(pair.links[1])
     await until(lambda: any("SYNC stream has ended" in message for message in caplog.messages))
     assert pair.metastore.objects.refs("Pod") == []
     assert not [record for record in caplog.records if record.exc_info]

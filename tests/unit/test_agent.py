@@ -114,16 +114,6 @@ class SlowLink:
         self.pong = answered
 
 
-class NoStreams:
-    """Nothing else uses the link."""
-
-    def up(self, link: Any) -> None:
-        pass
-
-    def down(self) -> None:
-        pass
-
-
 class LinkedAgent:
     """A hub's link to an agent with one driver.
 
@@ -148,7 +138,7 @@ class LinkedAgent:
             self.metrics,
             drivers=lambda: [self.driver],
             problems=lambda: self.problems,
-            streams=NoStreams(),
+            streams=(),
             mark=HubMark(Path("/none"), []),
         )
         self.hub, self.edge = link_pair(hub or Peer(), self.agent, limits=limits)
