@@ -2,7 +2,7 @@
 
 Read in this order. The session protocol, without I/O:
 
-* `status`, `errors`: how a call ended; every error of the bridge, and its gRPC code.
+* `status`, `errors`: how a call ended; the errors of the bridge, each with its gRPC code.
 * `codec`, `messages`: frames as dataclasses and as bytes.
 * `receiver`: takes the events of a stream.
 * `limits`, `stream_books`, `outbox`, `inbox`: the parts of a session.

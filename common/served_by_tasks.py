@@ -13,7 +13,8 @@ class ServedByTasks:
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
 
-    def greeted(self, link: Link) -> None: ...
+    def greeted(self, link: Link) -> None:
+        """Do nothing: this end has dialled."""
 
     def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
         return link.served(frame, deadline, self.serve, request)
