@@ -151,7 +151,7 @@ class Wanted:
         if old is not None:
             return replace(old, unread=True)
         pod = Pod(uid=self._objects.uid(ref), namespace=ref.namespace, name=ref.name)
-        return without_body(pod, ref, why, unread=True)
+        return without_body(pod, why, unread=True)
 
     def _remember(self, ref: Ref, wants: PodWants) -> None:
         self._pods[ref] = wants
@@ -160,8 +160,7 @@ class Wanted:
             self._twins.setdefault(wants.pod.uid, {})[other] = None
         self._by_uid[wants.pod.uid] = ref
         for one in wants.refs:
-            if one != ref:  # a set for each pod itself would fill the memory with ten thousand sets
-                self._by_ref[one].add(ref)
+            self._by_ref[one].add(ref)
         if wants.ends_at is not None:
             self._ends[ref] = wants.ends_at
         if wants.unread:
@@ -178,9 +177,8 @@ class Wanted:
         if not twins:
             self._twins.pop(wants.pod.uid, None)
         for one in wants.refs:
-            if one != ref:
-                self._by_ref[one].discard(ref)
-                if not self._by_ref[one]:
-                    del self._by_ref[one]
+            self._by_ref[one].discard(ref)
+            if not self._by_ref[one]:
+                del self._by_ref[one]
         self._ends.pop(ref, None)
         self._unread.discard(ref)

@@ -232,20 +232,21 @@ class ObjectStore:
                     came_in_step = self.in_step = True
                 continue
             ref = change.ref
-            touched.add(ref)
             if isinstance(change, Put):
                 self._forget(ref)
-                self._note(ref, change.object.stamp)
+                ref = self._note(ref, change.object.stamp)  # subscribers keep it, too
             elif (known := self._stamps.get(ref)) is not None and known.uid == change.uid:
                 self._forget(ref)
+            touched.add(ref)
         if touched or came_in_step:
             self._tell(frozenset(touched))
 
-    def _note(self, ref: Ref, stamp: Stamp) -> None:
+    def _note(self, ref: Ref, stamp: Stamp) -> Ref:
         # Share one text for each kind and namespace.
         ref = Ref(sys.intern(ref.kind), sys.intern(ref.namespace), ref.name)
         self._stamps[ref] = stamp
         self._digest.toggle(ref, stamp)
+        return ref
 
     def _forget(self, ref: Ref) -> None:
         stamp = self._stamps.pop(ref, None)
