@@ -27,21 +27,18 @@ class Method:
     streaming: bool  # only SnapshotMetadata's answers are streams
 
 
-def _methods() -> dict[str, Method]:
-    found: dict[str, Method] = {}
-    for service in csi_pb2.DESCRIPTOR.services_by_name.values():
-        for method in service.methods:
-            path = f"/{service.full_name}/{method.name}"
-            found[path] = Method(
-                path=path,
-                request=message_factory.GetMessageClass(method.input_type),
-                response=message_factory.GetMessageClass(method.output_type),
-                streaming=method.server_streaming,
-            )
-    return found
-
-
-METHODS: dict[str, Method] = _methods()  # every method of csi.proto by path
+METHODS = {
+    path: Method(
+        path=path,
+        request=message_factory.GetMessageClass(method.input_type),
+        response=message_factory.GetMessageClass(method.output_type),
+        streaming=method.server_streaming,
+    )
+    for service in csi_pb2.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    for path in [f"/{service.full_name}/{method.name}"]
+}
+"""Every method of csi.proto by path."""
 
 UNARY = frozenset(path for path, method in METHODS.items() if not method.streaming)
 """The paths of those whose answer is one message."""

@@ -33,15 +33,6 @@ _KEYS = ("name", "volume_id", "snapshot_id")
 """Fields that name the object of a call. The first one in the request counts."""
 
 
-def services(settings: Settings, store: Store) -> dict[str, list[object]]:
-    """The handlers of each service of csi.proto: objects with methods that have the RPCs' names."""
-    return {
-        "Identity": [Identity(settings)],
-        "Controller": [Volumes(settings, store), Snapshots(store)],
-        "Node": [Node(settings, store)],
-    }
-
-
 class Turns:
     """Runs calls on the same object one after the other, so the retry of a slow CreateVolume finds the volume."""
 
@@ -85,9 +76,13 @@ def _serving(method: str, work: Callable[[Any], Any], turns: Turns) -> Callable[
 
 def serve(settings: Settings) -> None:
     """Run the driver until SIGTERM or SIGINT. Raises SettingsError."""
-    turns = Turns()
-    found = services(settings, Store(settings.state_dir))
-    run(settings, [generic_handler(service, parts, turns) for service, parts in found.items()])
+    turns, store = Turns(), Store(settings.state_dir)
+    services: dict[str, list[object]] = {  # objects with methods that have the RPCs' names
+        "Identity": [Identity(settings)],
+        "Controller": [Volumes(settings, store), Snapshots(store)],
+        "Node": [Node(settings, store)],
+    }
+    run(settings, [generic_handler(service, parts, turns) for service, parts in services.items()])
 
 
 def run(settings: Settings, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
