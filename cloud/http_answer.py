@@ -6,7 +6,7 @@ Rules:
 * Bytes that are no such answer, or more than `MOST_BYTES` of them, are a ValueError. The connection is then of no use.
 """
 
-import contextlib
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 MOST_BYTES: Final = 8 * 1024 * 1024  # etcd takes objects of 1.5 MiB, and JSON escapes some characters with six
 _MOST_HEAD_BYTES: Final = 65_536
 _MOST_DIGITS: Final = 8
+_DIGITS: Final = {10: string.digits, 16: string.hexdigits}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,6 @@ def _chunks(data: bytes, begin: int) -> tuple[bytes, int] | None:
 
 def _number(text: str, base: int) -> int:
     # int() would also take signs, spaces and underscores.
-    if text.isascii() and text.isalnum() and len(text) <= _MOST_DIGITS:
-        with contextlib.suppress(ValueError):
-            return int(text, base)
-    raise ValueError("the answer has no length, or no status")
+    if text.strip(_DIGITS[base]) or not 0 < len(text) <= _MOST_DIGITS:
+        raise ValueError("the answer has no length, or no status")
+    return int(text, base)

@@ -22,6 +22,7 @@ from cloud.http_answer import Answer, AnswerReader
 # Longer than the pause between two renewals of one Lease. An API server closes a connection after 90 s.
 _IDLE_S: Final = 20.0
 
+ANSWER_S: Final = 30.0  # Time limit for one answer. The API server itself ends a request after 60 s.
 
 NOT_LEADING: Final = "this hub is not the leader any more"
 
@@ -53,7 +54,7 @@ class KeptConnections:
         `path` goes on after the one in the server's URL; `headers` lack `Host` and `Content-Length`.
 
         Raises:
-            OSError: there is no connection, or it ended before the answer.
+            OSError: there is no connection, or it ended before the answer; TimeoutError: none came within `ANSWER_S`.
             ValueError: the answer is not HTTP, or a header cannot be sent.
         """
         request = self._head(method, path, headers, len(body)) + body
@@ -102,9 +103,10 @@ class KeptConnections:
     async def _open(self) -> "_Connection":
         host, port = self._address
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: _Connection(loop), host, port, ssl=self._tls, server_hostname=self._server_name
-        )
+        async with asyncio.timeout(ANSWER_S):
+            _, connection = await loop.create_connection(
+                lambda: _Connection(loop), host, port, ssl=self._tls, server_hostname=self._server_name
+            )
         return connection
 
 
@@ -124,9 +126,11 @@ class _Connection(asyncio.Protocol):
         self._waiting = self._loop.create_future()
         self.used_at = self._loop.time()
         self._transport.write(request)
+        limit = self._loop.call_later(ANSWER_S, self._fail, TimeoutError())
         try:
             return await self._waiting
         finally:
+            limit.cancel()
             self._waiting = None
 
     def close(self) -> None:

@@ -28,14 +28,12 @@ import aiohttp
 from aiohttp.http_exceptions import LineTooLong
 from kubernetes.aio.client.api_client import ApiClient
 
-from cloud.kept_connections import NOT_LEADING, KeptConnections
+from cloud.kept_connections import ANSWER_S, NOT_LEADING, KeptConnections
 from cloud.kube_credentials import Credentials, loaded, unusable
 from common.errors import BridgeError, SettingsError
 from common.version import SOFTWARE
 
 Body = dict[str, Any]
-
-_ANSWER_S: Final = 30.0  # Time limit for one answer. The API server itself ends a request after 60 s.
 
 # TCP probes a silent watch after this time, and closes it after three probes without an answer.
 _SILENCE_S: Final = 60.0
@@ -190,7 +188,7 @@ class Kube:
             "timeoutSeconds": str(for_s),
             **_selected(resource),
         }
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_ANSWER_S, sock_read=for_s + _ANSWER_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S, sock_read=for_s + ANSWER_S)
         async with self._request(
             "GET", what, _path(resource, "", resource.namespace), query=query, timeout=timeout
         ) as response:
@@ -262,16 +260,14 @@ class Kube:
         if self._kept is None:
             return await self._ask(method, what, path, body=body, content_type=content_type)
         with self._telling(what):
-            headers = await self._headers(content_type)
-            async with asyncio.timeout(_ANSWER_S):
-                answer = await self._kept.ask(method, path, headers, json.dumps(body).encode())
+            answer = await self._kept.ask(method, path, self._headers(content_type), json.dumps(body).encode())
             self._note(what, answer.status)
             if answer.status >= 400:
                 raise _refusal(what, answer.status, _status(answer.body))
             return _decode(what, answer.body)
 
     async def _ask(self, method: str, what: str, path: str, **options: Any) -> Body:
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         async with self._request(method, what, path, timeout=timeout, **options) as response:
             return _decode(what, await response.read())
 
@@ -290,9 +286,8 @@ class Kube:
         """Make one request and read its answer. Every error that comes out is a `KubeError`."""
         url = f"{self._client.configuration.host}/{path}" + (f"?{urlencode(query)}" if query else "")
         with self._telling(what):
-            headers = await self._headers(content_type)
             answer = await self._client.rest_client.request(  # type: ignore[no-untyped-call]  # the library has no types
-                method, url, headers=headers, body=body, _request_timeout=timeout
+                method, url, headers=self._headers(content_type), body=body, _request_timeout=timeout
             )
             async with answer.response as response:
                 self._note(what, response.status)
@@ -300,12 +295,13 @@ class Kube:
                     raise _refusal(what, response.status, _status(await response.read()))
                 yield response
 
-    async def _headers(self, content_type: str) -> dict[str, str]:
+    def _headers(self, content_type: str) -> dict[str, str]:
         headers = {**self._client.default_headers, "Accept": "application/json", "Content-Type": content_type}
         self._credentials.renew()
+        if token := self._client.configuration.api_key.get("BearerToken"):
+            headers["authorization"] = token
         if self._credentials.are_refused:  # a connection shows for all its life the client certificate it was made with
             headers["Connection"] = "close"
-        await self._client.update_params_for_auth(headers, None, ["BearerToken"], "", "", None)
         return headers
 
     def _note(self, what: str, status: int) -> None:

@@ -201,12 +201,11 @@ def overlook_lost_handshakes(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def tune(transport: asyncio.BaseTransport, limits: Limits) -> None:
-    """Let a TCP connection queue few bytes (see the module's docstring)."""
+    """Let a TCP connection queue few bytes (see the module's docstring). The event loop has set TCP_NODELAY."""
     sock = transport.get_extra_info("socket")
     if sock is None:  # it has closed meanwhile, and the protocol hears of that
         return
     with contextlib.suppress(OSError):  # it has just closed, too
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.chunk_bytes // _NOTSENT_PART)
     cast("asyncio.Transport", transport).set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
 

@@ -196,7 +196,7 @@ class Heartbeats:
 
     def _lease_spec(self, node: str, heart: _Heart) -> Body:
         heart.told_s = max(self._wall(), heart.told_s + _STEP_S)
-        renewed = datetime.fromtimestamp(heart.told_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        renewed = datetime.fromtimestamp(heart.told_s, UTC).isoformat(timespec="microseconds")
         return {"holderIdentity": node, "leaseDurationSeconds": _LEASE_S, "renewTime": renewed}
 
     # ---- the condition -----------------------------------------------------------------------------------------------

@@ -355,16 +355,19 @@ async def test_a_connection_that_has_been_idle_for_long_or_that_the_server_has_e
     ("answer", "why"),
     [
         (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9\r\n\r\n{}", "the connection ended"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", "did not answer in time"),
         (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "the answer is not HTTP/1.1"),
     ],
 )
 async def test_a_patch_without_a_whole_answer_is_sent_once_and_its_outcome_is_unknown(
-    answer: bytes, why: str, tmp_path: Path
+    answer: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with patched(tmp_path) as (server, kube):
         server.answers = [answer]
+        monkeypatch.setattr(kept_connections, "ANSWER_S", 0.5)
         with pytest.raises(KubeError, match=why) as caught:
             await patch(kube)
+        monkeypatch.undo()
         assert caught.value.code == 0
         assert server.asked == [1]
         assert await patch(kube) == {}

@@ -170,7 +170,7 @@ async def test_a_node_that_comes_is_ready_at_once_with_a_lease_that_goes_with_it
     assert lease["spec"] == {
         "holderIdentity": "n1",
         "leaseDurationSeconds": 40,
-        "renewTime": "2027-01-15T08:00:00.000000Z",
+        "renewTime": "2027-01-15T08:00:00.000000+00:00",
     }
     ready = await hub.ready()
     assert ready["status"] == "True"
