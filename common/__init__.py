@@ -11,6 +11,7 @@ Read in this order. The session protocol, without I/O:
 A session on the event loop and on the network:
 
 * `deadlines`: those of many calls, for one timer.
+* `batch`: the writes that one read causes, which leave together.
 * `link`: runs a session on the event loop; streams as objects to await.
 * `served_by_tasks`: a base for handlers of links.
 * `sockets`, `alerts`, `tls`, `endpoint`: UNIX sockets, TLS's refusals, certificates, addresses.

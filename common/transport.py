@@ -34,6 +34,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from common import batch
 from common.endpoint import Endpoint
 from common.limits import Limits
 from common.link import LATER_S, Link
@@ -78,6 +79,7 @@ class WebSocket(asyncio.Protocol):
         "_frames",
         "_head",
         "_is_client",
+        "_kept",
         "_later",
         "_limits",
         "_link",
@@ -147,6 +149,8 @@ class WebSocket(asyncio.Protocol):
         """Whether the goodbye is written, and the socket only waits for the peer to close."""
         self.is_free = False
         """See `common.outbox.Writer`."""
+        self._kept: list[bytes] = []
+        """Frames of the present batch."""
         self._scheduled = False
         self._later: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -180,8 +184,13 @@ class WebSocket(asyncio.Protocol):
             return
         messages = frames.read(data)
         now = self._loop.time()
-        for message in messages:
-            link.receive(message, now)
+        is_batch = len(messages) > 1 and batch.begin()
+        try:
+            for message in messages:
+                link.receive(message, now)
+        finally:
+            if is_batch:
+                batch.end()
         if frames.is_foreign:
             self._frames = None
             self._read_foreign(bytes(frames.rest))
@@ -223,8 +232,12 @@ class WebSocket(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """See `common.outbox.Writer`."""
-        assert self._transport is not None
-        self._transport.write(frame(data, is_masked=self._is_client))
+        data = frame(data, is_masked=self._is_client)
+        if batch.keeps(self._write_kept, is_first=not self._kept):
+            self._kept.append(data)
+        else:
+            assert self._transport is not None
+            self._transport.write(data)
 
     def flush_soon(self) -> None:
         """See `common.outbox.Writer`."""
@@ -465,7 +478,14 @@ class WebSocket(asyncio.Protocol):
         if link is not None and link.over and self._transport is not None:  # its last words wait for room
             self._abort_later()
 
+    def _write_kept(self) -> None:
+        """Write what a batch has kept."""
+        kept, self._kept = self._kept, []
+        if kept and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(kept))
+
     def _write_core(self) -> None:
+        self._write_kept()
         data = b"".join(self._core.data_to_send())
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
@@ -480,6 +500,7 @@ class WebSocket(asyncio.Protocol):
 
     def _close_soon(self) -> None:
         """Close the socket when all written bytes have left. If the peer does not read, cut it after a keepalive."""
+        self._write_kept()
         if self._transport is not None and not self._transport.is_closing():
             self.is_free = False
             self._transport.close()

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar, cast
 
+from common import batch
 from common.relay import frames
 from common.relay.errors import Http2Error, MessageAboveLimit, MessageCompressed
 from common.relay.frames import FRAME_BYTES, MAX_WINDOW_BYTES, PREFIX_BYTES, ErrorCode, Setting, pack_prefix
@@ -145,7 +146,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags and beginning of an unfinished block
         self._unreturned = 0
         self._patient = 0  # how many of `out` are answers to pings, which may wait for company
-        self._flush_due = False
+        self._flush_due = self._is_kept = False  # whether `flush` comes at the end of the turn, or of the batch
         self._flush_late: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
 
@@ -194,7 +195,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
             return
         if self._rest:
             data = self._rest + data
-        at, end = 0, len(data)
+        at, end, is_batch = 0, len(data), False
         try:
             if self._preface:
                 at = self._read_preface(data)
@@ -227,6 +228,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
                         self._break_stream(stream, ErrorCode.FLOW_CONTROL_ERROR)
                     else:
                         stream.remote_ended = bool(flags & frames.END_STREAM)
+                        if stream.remote_ended and at < end:
+                            is_batch = batch.begin() or is_batch
                         stream.data_received(data, start, stop)
                 elif kind in _BLOCKS or self._block is not None:
                     block = data[start:stop]
@@ -245,6 +248,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
                         self._break_stream(stream, ErrorCode.STREAM_CLOSED)
                     else:
                         stream.remote_ended = bool(flags & frames.END_STREAM)
+                        if stream.remote_ended and at < end:
+                            is_batch = batch.begin() or is_batch
                         stream.headers_received(fields)
                 elif kind == frames.PING and size == 8 and not stream_id and not flags & frames.ACK:
                     self.out.append(frames.frame(frames.PING, frames.ACK, 0, data[start:stop]))
@@ -261,6 +266,9 @@ class Connection(asyncio.Protocol, Generic[Call]):
             log.exception("a bug in CSI Bridge ended a connection")
             self._goaway(ErrorCode.INTERNAL_ERROR)
             self._fail(bug)
+        finally:
+            if is_batch:
+                batch.end()
         if self.out:
             if self._patient < len(self.out):
                 self.flush()
@@ -326,8 +334,15 @@ class Connection(asyncio.Protocol, Generic[Call]):
             self.flush_soon()
 
     def flush(self) -> None:
+        """Write all that is queued, now or at the end of the batch."""
+        if batch.keeps(self.flush_now, is_first=not self._is_kept):
+            self._is_kept = True
+        else:
+            self.flush_now()
+
+    def flush_now(self) -> None:
         """Write all that is queued."""
-        self._flush_due = False
+        self._flush_due = self._is_kept = False
         transport = self.transport
         if not self.out or transport is None:
             return
@@ -362,7 +377,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
                     unflushed += sent
             if unflushed >= TURN_BYTES:
                 unflushed = 0
-                self.flush()  # so that the transport can say that it is full
+                self.flush_now()  # so that the transport can say that it is full
 
     def _send_frame(self, stream: Stream) -> int:
         """Send one frame of a stream's messages. Returns its size, 0 if the windows are full."""
@@ -406,11 +421,11 @@ class Connection(asyncio.Protocol, Generic[Call]):
     def _fail(self, error: Exception) -> None:
         """End the connection because of an error. The GOAWAY is queued."""
         self._failure = error
-        self.flush()
         self._close_in_time()
 
     def _close_in_time(self) -> None:
         """Close once the written bytes have left, or after `SHUT_S`."""
+        self.flush_now()
         if self.transport is not None:
             self.transport.close()
             self._loop.call_later(SHUT_S, self.abort)
