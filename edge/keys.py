@@ -76,7 +76,7 @@ def answer_apart(question: Ask | Check) -> Asked | Checked:
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         how = (
-            f"was killed by signal {-error.returncode}"
+            f"was killed by signal {-error.returncode} (it needs 32 MB of memory)"
             if error.returncode < 0
             else f"failed ({error.returncode}): {said}"
         )

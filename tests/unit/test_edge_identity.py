@@ -87,12 +87,21 @@ def test_a_request_proves_a_p256_key_that_only_root_reads_whatever_the_umask(
 
 
 @pytest.mark.parametrize(
-    ("program", "why"), [("/missing", "No such file"), ("/bin/false", r"failed \(1\)"), ("/bin/true", "gave no answer")]
+    ("program", "why"),
+    [
+        ("/missing", "No such file"),
+        ("/bin/false", r"failed \(1\)"),
+        ("/bin/true", "gave no answer"),
+        ("killed", "was killed by signal 9"),
+    ],
 )
 def test_a_process_for_an_agents_key_that_does_not_answer_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str
 ) -> None:
-    monkeypatch.setattr("edge.keys.sys.executable", program)
+    killed = tmp_path / "killed"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setattr("edge.keys.sys.executable", str(tmp_path / program))
     with pytest.raises(OSError, match=why):
         Identity(tmp_path / "state").request()
 
