@@ -233,11 +233,13 @@ class WebSocket(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """See `common.outbox.Writer`."""
         data = frame(data, is_masked=self._is_client)
-        if batch.keeps(self._write_kept, is_first=not self._kept):
-            self._kept.append(data)
-        else:
+        if (writers := batch.current.writers) is None:
             assert self._transport is not None
             self._transport.write(data)
+            return
+        if not self._kept:
+            writers.append(self._write_kept)
+        self._kept.append(data)
 
     def flush_soon(self) -> None:
         """See `common.outbox.Writer`."""

@@ -118,7 +118,7 @@ class ClientConnection(Connection[ClientCall]):
 
     def _close_if_idle(self) -> None:
         if self.retired and not self.streams and not self._pinged and self.transport is not None:
-            self.flush_now()
+            self.flush(at_once=True)
             self.transport.close()
 
     # For its calls (`client_call.ClientCall`).

@@ -19,6 +19,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Generic, TypeVar, cast
 
 from common import batch
@@ -228,7 +229,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
                         self._break_stream(stream, ErrorCode.FLOW_CONTROL_ERROR)
                     else:
                         stream.remote_ended = bool(flags & frames.END_STREAM)
-                        if stream.remote_ended and at < end:
+                        if stream.remote_ended and end - at > 3 and data[at + 3] <= frames.HEADERS:  # another call's
                             is_batch = batch.begin() or is_batch
                         stream.data_received(data, start, stop)
                 elif kind in _BLOCKS or self._block is not None:
@@ -248,7 +249,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
                         self._break_stream(stream, ErrorCode.STREAM_CLOSED)
                     else:
                         stream.remote_ended = bool(flags & frames.END_STREAM)
-                        if stream.remote_ended and at < end:
+                        if stream.remote_ended and end - at > 3 and data[at + 3] <= frames.HEADERS:  # another call's
                             is_batch = batch.begin() or is_batch
                         stream.headers_received(fields)
                 elif kind == frames.PING and size == 8 and not stream_id and not flags & frames.ACK:
@@ -333,15 +334,13 @@ class Connection(asyncio.Protocol, Generic[Call]):
             stream.held = 0
             self.flush_soon()
 
-    def flush(self) -> None:
-        """Write all that is queued, now or at the end of the batch."""
-        if batch.keeps(self.flush_now, is_first=not self._is_kept):
-            self._is_kept = True
-        else:
-            self.flush_now()
-
-    def flush_now(self) -> None:
-        """Write all that is queued."""
+    def flush(self, *, at_once: bool = False) -> None:
+        """Write all that is queued, at the end of the batch if there is one, or `at_once`."""
+        if not at_once and (writers := batch.current.writers) is not None:
+            if not self._is_kept:
+                self._is_kept = True
+                writers.append(partial(self.flush, at_once=True))
+            return
         self._flush_due = self._is_kept = False
         transport = self.transport
         if not self.out or transport is None:
@@ -377,7 +376,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
                     unflushed += sent
             if unflushed >= TURN_BYTES:
                 unflushed = 0
-                self.flush_now()  # so that the transport can say that it is full
+                self.flush(at_once=True)  # so that the transport can say that it is full
 
     def _send_frame(self, stream: Stream) -> int:
         """Send one frame of a stream's messages. Returns its size, 0 if the windows are full."""
@@ -425,7 +424,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
 
     def _close_in_time(self) -> None:
         """Close once the written bytes have left, or after `SHUT_S`."""
-        self.flush_now()
+        self.flush(at_once=True)
         if self.transport is not None:
             self.transport.close()
             self._loop.call_later(SHUT_S, self.abort)

@@ -92,7 +92,7 @@ class ServerConnection(Connection[ServerCall]):
         """Send GOAWAY and close: the server stops, and no call runs here."""
         if self.transport is not None and self.open:
             self._goaway(ErrorCode.NO_ERROR)
-            self.flush_now()
+            self.flush(at_once=True)
             self.transport.close()
 
     def cancel_calls(self, reason: CancelReason) -> None:
