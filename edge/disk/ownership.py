@@ -40,7 +40,6 @@ _GROUP_RW = 0o660
 _GROUP_X = 0o110
 _NOT_FOLLOWED = os.O_NOFOLLOW | os.O_CLOEXEC
 
-
 MayGoOn = Callable[[], bool]
 """Tells whether a volume may be changed at this moment."""
 

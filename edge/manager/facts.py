@@ -35,7 +35,6 @@ _MOST_CAUSES = 1_000
 _LONGEST_MESSAGE = 1_024
 """Characters of an event's message: the API server's limit (core validation, events)."""
 
-
 _LONGEST_NAME = 236
 """Characters of an object's name in the name of its Event: a name has 253, and a hash of the cause takes 17 of them."""
 
