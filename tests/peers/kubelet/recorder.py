@@ -265,7 +265,8 @@ class Recorder:
         await self._pass(method, self._held)
         outgoing = self._channel.call(incoming.method, incoming.request, timeout_s=incoming.timeout_s)
         try:
-            async with outgoing:
-                return await outgoing.unary()
+            return await outgoing.unary()
         except VendorConnectionError as error:
             return Status(Code.UNAVAILABLE, str(error), Origin.PROXY), None
+        finally:
+            outgoing.cancel()
