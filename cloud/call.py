@@ -72,8 +72,7 @@ log = logging.getLogger("csi_bridge.hub")
 
 UNPUBLISH = "/csi.v1.Controller/ControllerUnpublishVolume"
 
-_KEY_BYTES = 4_096
-"""The part of a request that tells it from others (`NodeCalls`). Few have more."""
+_KEY_BYTES = 4_096  # The part of a request that tells it from others (`NodeCalls`). Few have more.
 
 _CARRIED = "the hub forwards only methods of CSI, and of the Node service, which mounts volumes, NodeGetCapabilities"
 
@@ -85,9 +84,7 @@ class Calls:
         nodes: the nodes.
         placement: decides where a call goes.
         counts: counts the calls of each node.
-        accounts: note every call.
         guard: raises VolumeHeld for the driver, the request and the node of a detach, while the volume may be mounted.
-        is_draining: whether every call whose request comes from now on is refused.
     """
 
     def __init__(
@@ -99,8 +96,8 @@ class Calls:
         guard: Callable[[str, bytes, str], None],
     ) -> None:
         self.nodes, self.placement, self.counts, self.guard = nodes, placement, counts, guard
-        self.accounts = Accounts(metrics, log, origin=Origin.HUB)
-        self.is_draining = False
+        self.accounts = Accounts(metrics, log, origin=Origin.HUB)  # note every call
+        self.is_draining = False  # whether every call whose request comes from now on is refused
 
 
 class Call(Account, Receiver):
@@ -121,35 +118,25 @@ class Call(Account, Receiver):
         timeout_s = None if deadline is None else max(0.001, deadline - link.loop.time())
         super().__init__(calls.accounts, frame.subject, frame.method, frame.call, frame.node, timeout_s=timeout_s)
         self._calls, self._link, self._frame, self._deadline = calls, link, frame, deadline
-        self._key = 0
-        """The same for every try of the call."""
-        self._owed = -1
-        """The size of the request if its credit has not gone back to the caller; -1: it has."""
+        self._key = 0  # the same for every try of the call
+        self._owed = -1  # the size of the request if its credit has not gone back to the caller; -1: it has
+        # Whether the call may pass. Before, an error is not the node's, although the caller may have named one.
         self._is_checked = False
-        """Whether the call may pass. Before, an error is not the node's, although the caller may have named one."""
-        self._is_over = False
-        """Whether the caller has an end, or has left."""
-        self._task: asyncio.Task[None] | None = None
-        """Asks the nodes, if the hub answers itself."""
+        self._is_over = False  # whether the caller has an end, or has left
+        self._task: asyncio.Task[None] | None = None  # asks the nodes, if the hub answers itself
         self._ask: Ask
         self._send: Send
-        self._request = b""
-        """The request, while it waits for its claim."""
+        self._request = b""  # the request, while it waits for its claim
+        # The link of the node, from the sending of the call until the caller releases it.
         self._visit: Visit | None = None
-        """The link of the node, from the sending of the call until the caller releases it."""
-        self._number = 0
-        """The stream on it; 0: nothing was sent."""
+        self._number = 0  # the stream on it; 0: nothing was sent
         self._timeout_s: float | None = None
-        self._answers: list[int] = []
-        """The sizes of the node's messages whose credit has not gone back."""
-        self._status: Status | None = None
-        """The node's status."""
+        self._answers: list[int] = []  # the sizes of the node's messages whose credit has not gone back
+        self._status: Status | None = None  # the node's status
+        # Its message, while the outcome is recorded; of a LATE call until it is released.
         self._message: bytes | None = None
-        """Its message, while the outcome is recorded; of a LATE call until it is released."""
-        self._attempt: Attempt | None = None
-        """The attempt at the name, if there is one, until its end is counted."""
-        self._made = NOTHING_MADE
-        """What the message of a create names."""
+        self._attempt: Attempt | None = None  # the attempt at the name, if there is one, until its end is counted
+        self._made = NOTHING_MADE  # what the message of a create names
 
     def begin(self, request: bytes) -> None:
         """Decide where the call goes, and send it there, at once or when the records show its name."""
@@ -214,7 +201,6 @@ class Call(Account, Receiver):
             self._fail(error)
 
     def _carry(self, visit: Visit) -> None:
-        """Send the call."""
         send, deadline = self._send, self._deadline
         request, self._request = self._request, b""
         if send.segment is Segment.ADDED:
@@ -296,7 +282,6 @@ class Call(Account, Receiver):
         self._tell(status, message)
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
-        """Tell the caller that the node has left, or that its time is up."""
         assert self._visit is not None
         named = self._visit.fault(error, self.driver, self._timeout_s)
         if self._attempt is not None:
@@ -352,7 +337,6 @@ class Call(Account, Receiver):
             self._answers.clear()
 
     def _tell(self, status: Status, message: bytes | None) -> None:
-        """Tell the caller the end."""
         if message is not None:
             self.response_bytes += len(message)
         if status.origin == Origin.UNSENT:  # for the hub alone

@@ -18,8 +18,8 @@ from common.receiver import Receiver
 from common.relay.server_call import ServerCall
 from common.status import Status
 
+# The largest answer that a stock sidecar takes: grpc-go's default, which no sidecar raises.
 SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
-"""The largest answer that a stock sidecar takes: grpc-go's default, which no sidecar raises."""
 
 
 class ForwardedCall(Account, Receiver):
@@ -38,8 +38,8 @@ class ForwardedCall(Account, Receiver):
             CallError: nothing was sent.
         """
         self._link, self._call = link, call
+        # The size of the answer's last message, whose credit goes back with the status; -1: there is none.
         self._owed = -1
-        """The size of the answer's last message, whose credit goes back with the status; -1: there is none."""
         try:
             self._number = link.start(
                 self,
@@ -67,7 +67,6 @@ class ForwardedCall(Account, Receiver):
             self._call.put(message, lambda _taken: link.consumed(number, size))
 
     def ended(self, status: Status, message: bytes | None) -> None:
-        """Give the sidecar the status, and the answer's last message."""
         if message is not None:
             self.response_bytes += len(message)
             if len(message) > SIDECAR_MESSAGE_BYTES:
@@ -78,7 +77,6 @@ class ForwardedCall(Account, Receiver):
         self._call.answer(status, message, self._taken)
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
-        """Tell the sidecar that the link ended first, or that its time is up."""
         if isinstance(error, CallTimeout):
             self._end_with(CallTimeout(f"driver {self.driver}"))
         else:
@@ -104,7 +102,6 @@ class ForwardedCall(Account, Receiver):
     # ---- inside
 
     def _refuse(self, size: int) -> None:
-        """End the call, because a message of the answer is too large."""
         self._link.consumed(self._number, size)
         self._link.cancel(self._number)
         self._end_with(MessageTooLarge(size, SIDECAR_MESSAGE_BYTES, "an answer", "no stock sidecar takes a larger one"))

@@ -23,17 +23,16 @@ import msgpack
 
 from common.errors import RemoteProtocolError
 
+# The longest string in a frame. Strings are status messages for people: nobody reads a vendor's 3 MB.
 MAX_TEXT_BYTES = 65_536
-"""The longest string in a frame. Strings are status messages for people: nobody reads a vendor's 3 MB."""
 
 LARGEST_NUMBER = 2**63 - 1  # the largest number in a frame; the smallest is 0
 
+# The most frames in one message, so that decoding blocks the loop only briefly. A chunk of acks has 4,000.
 _MAX_FRAMES = 16_384
-"""The most frames in one message, so that decoding blocks the loop only briefly. A chunk of acks has 4,000."""
 
+# The longest array and map: msgpack reserves memory for an array's announced length, at each of 1,000 nested levels.
 _MAX_ITEMS = 256
-"""The longest array and map: msgpack reserves memory for an array's announced length, at each of 1,000 nested
-levels."""
 
 
 _KEPT_BYTES = 65_536  # after a message of more bytes its unpacker is not kept: it would keep as much memory
@@ -48,8 +47,8 @@ class UnknownFrame:
     type: int
 
 
+# Encodes one value. Lone surrogates in strings become question marks.
 pack: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True, autoreset=True, unicode_errors="replace").pack
-"""Encodes one value. Lone surrogates in strings become question marks."""
 
 
 class _Layout:
@@ -162,8 +161,8 @@ class Codec(Generic[T]):
 
 _NO_FRAME = "a frame is not an array that starts with its type number"
 
+# Unpackers that have read whole messages, for the next one: a new one takes longer than reading a small message.
 _SPARE: list[msgpack.Unpacker] = []
-"""Unpackers that have read whole messages, for the next one: a new one takes longer than reading a small message."""
 
 
 def _new_unpacker() -> msgpack.Unpacker:

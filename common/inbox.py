@@ -14,12 +14,7 @@ from common.stream_books import Stream
 
 
 class Inbox:
-    """Joins the chunks of all streams and counts their credit.
-
-    Attributes:
-        granted: the bytes that the peer may still send on all streams together.
-        owed: the consumed bytes that were not yet given back.
-    """
+    """Joins the chunks of all streams and counts their credit."""
 
     __slots__ = ("_limits", "_outbox", "_session_quarter", "_stream_quarter", "_streams", "granted", "owed")
 
@@ -29,8 +24,8 @@ class Inbox:
         self._outbox = outbox
         self._stream_quarter = limits.stream_window_bytes / 4
         self._session_quarter = limits.session_window_bytes / 4
-        self.granted = limits.session_window_bytes
-        self.owed = 0
+        self.granted = limits.session_window_bytes  # the bytes that the peer may still send on all streams together
+        self.owed = 0  # the consumed bytes that were not yet given back
 
     def take(self, stream: Stream, left: int, payload: bytes) -> bytes | None:
         """Take a chunk. Returns the whole message with its last chunk, unless the stream is over.
@@ -102,7 +97,6 @@ class Inbox:
         return message
 
     def _give_back(self) -> None:
-        """Tell the peer of the credit that is owed, if it is a quarter of the window."""
         if self.owed >= self._session_quarter:
             self.granted += self.owed
             self._outbox.put_later(encode_credit(0, self.owed))

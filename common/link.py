@@ -31,9 +31,9 @@ from common.status import Origin, Status
 log = logging.getLogger("csi_bridge.link")
 
 
+# How long an acknowledgement or credit may wait for other bytes to leave with: it is not urgent, and a system call is
+# slow.
 LATER_S = 0.01
-"""How long an acknowledgement or credit may wait for other bytes to leave with: it is not urgent, and a system call is
-slow."""
 
 
 class LinkHandler(Protocol):
@@ -86,18 +86,15 @@ class Stream(Receiver):
         self, link: "Link", number: int = 0, opened: Open | None = None, deadline: float | None = None
     ) -> None:
         self.id = number
-        self.opened = opened
-        """The opener's frame; None on the opener's own side."""
-        self.deadline = deadline
-        """When the opener's time is up, in the loop's clock, or None."""
+        self.opened = opened  # the opener's frame; None on the opener's own side
+        self.deadline = deadline  # when the opener's time is up, in the loop's clock, or None
         self.status: Status | None = None
+        # Called once with `delivered`, when an accepted stream is over for both sides.
         self.on_released: Callable[[bool], None] | None = None
-        """Called once with `delivered`, when an accepted stream is over for both sides."""
         self.task: asyncio.Task[None] | None = None
         self._link = link
         self._inbox: deque[bytes] | None = None
-        self._taken = -1
-        """The size of the last received message, whose credit has not gone back yet; -1: none."""
+        self._taken = -1  # the size of the last received message, whose credit has not gone back yet; -1: none
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._error: TunnelClosed | CallTimeout | None = None
@@ -105,7 +102,6 @@ class Stream(Receiver):
 
     @property
     def link(self) -> "Link":
-        """The link that carries it."""
         return self._link
 
     async def receive(self) -> bytes | None:
@@ -198,31 +194,26 @@ class Stream(Receiver):
     # ---- the link's side
 
     def took(self, message: bytes) -> None:
-        """Keep the message for `receive`."""
         if self._inbox is None:
             self._inbox = deque()
         self._inbox.append(message)
         self._wake()
 
     def ended(self, status: Status, _message: bytes | None) -> None:
-        """Let `receive` return None."""
         self.status = status
         self._wake()
         self.writable()
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
-        """Let `receive` raise the error."""
         self._error = error
         self._wake()
         self.writable()
 
     def left(self) -> None:
-        """Cancel the task that serves the stream."""
         if self.task is not None and not self._detached:
             self.task.cancel()
 
     def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
-        """Drop the unread messages, and call `on_released`."""
         self._drop_inbox()
         if self.on_released is not None:
             self.on_released(delivered)
@@ -279,13 +270,11 @@ class Link(Session):
         """
         self.loop = asyncio.get_running_loop()
         self.greeted = False
-        self.draining = False
-        """Whether the peer takes no new streams."""
+        self.draining = False  # whether the peer takes no new streams
         self.peer_identity = peer_identity
-        self.context: Any = None
-        """The handler's own note about this link."""
+        self.context: Any = None  # the handler's own note about this link
+        # Called with the number of a ping of the peer's lease, to `pong` later; None: that is done at once.
         self.before_pong: Callable[[Link, int], None] | None = None
-        """Called with the number of a ping of the peer's lease, to `pong` later; None: that is done at once."""
         self._handler = handler
         self._on_greeting = on_hello or handler.greeted
         self.writer = writer
@@ -315,7 +304,6 @@ class Link(Session):
             self.fail(fault)
 
     def refuse(self, refusal: HandshakeRefused) -> None:
-        """Refuse the peer, with a reason that it can print."""
         self.goodbye(refusal.reason, refusal.why)
 
     def open(
@@ -385,29 +373,24 @@ class Link(Session):
     # ---- the session's side (`common.session.Application`) -----------------------------------------------------------
 
     def on_hello(self) -> None:
-        """Let the handler decide, or tell it that the link is up."""
         if not self.greeted:
             self.greeted = True
             self.rearm()
         self._on_greeting(self)
 
     def on_open(self, frame: Open, deadline: float | None) -> Receiver:
-        """Ask the handler for the stream's receiver."""
         return self._handler.opened(self, frame, deadline)
 
     def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Receiver:
-        """Ask the handler for the call's receiver."""
         return self._handler.called(self, frame, deadline, request)
 
     def on_ping(self, number: int) -> None:
-        """Answer it, or let `before_pong` do so."""
         if self.before_pong is None:
             self.pong(number)
         else:
             self.before_pong(self, number)
 
     def on_drain(self, message: str) -> None:
-        """Tell the handler."""
         self.draining = True
         self._handler.draining(self, message)
 

@@ -18,8 +18,7 @@ from common.limits import MESSAGE_OVERHEAD_BYTES
 from common.messages import Frame, Heading, Priority, encode, encode_chunk, encode_end, encode_open
 from common.stream_books import Stream
 
-_TURNS = 4
-"""A waiting lower priority gets one turn after so many turns of a higher one."""
+_TURNS = 4  # a waiting lower priority gets one turn after so many turns of a higher one
 
 
 class Writer(Protocol):
@@ -40,20 +39,7 @@ class Writer(Protocol):
 
 
 class Outbox:
-    """The frames and messages of all streams that wait to be sent.
-
-    Attributes:
-        credit: the bytes that the peer still accepts on all streams together.
-        control_bytes: the size of the waiting control frames.
-        unopened: the headings of opens, oldest first; no frame of these streams was sent.
-        starved: streams whose next message waits for the session's credit.
-        emptied: awaited streams whose last message is in the message that the session hands out. Nothing overtakes it.
-        rings: streams that wait for their turn, by priority. Lists, because a deque takes 600 bytes.
-        waiting: the number of streams in `rings`.
-        held: the stream whose chunk did not fit in its turn; it goes first in the next message.
-        control_is_urgent: a control frame should leave at once: not all were put with `put_later()`.
-        writer: is told when there is something to send.
-    """
+    """The frames and messages of all streams that wait to be sent."""
 
     __slots__ = (
         "_chunk_bytes", "_closed", "_turns", "control", "control_bytes", "control_is_urgent", "credit", "emptied",
@@ -61,24 +47,27 @@ class Outbox:
     )  # fmt: skip
 
     def __init__(self, chunk_bytes: int, writer: Writer) -> None:
-        self.writer = writer
+        self.writer = writer  # is told when there is something to send
         self._chunk_bytes = chunk_bytes
         self._closed = False
         self.control: list[bytes] = []
-        self.control_is_urgent = False
+        self.control_is_urgent = False  # a control frame should leave at once: not all were put with `put_later()`
         self._turns = 0
-        self.control_bytes = 0
-        self.credit = 0
+        self.control_bytes = 0  # the size of the waiting control frames
+        self.credit = 0  # the bytes that the peer still accepts on all streams together
+        # the headings of opens, oldest first; no frame of these streams was sent.
         self.unopened: dict[int, Heading] = {}
-        self.starved: dict[int, Stream] = {}
+        self.starved: dict[int, Stream] = {}  # streams whose next message waits for the session's credit
+        # awaited streams whose last message is in the message that the session hands out. Nothing overtakes it.
         self.emptied: list[Stream] = []
+        # streams that wait for their turn, by priority. Lists, because a deque takes 600 bytes.
         self.rings: list[list[Stream]] = [[] for _ in Priority]
-        self.waiting = 0
+        self.waiting = 0  # the number of streams in `rings`
+        # the stream whose chunk did not fit in its turn; it goes first in the next message.
         self.held: Stream | None = None
 
     @property
     def has_output(self) -> bool:
-        """Whether `next_message()` may return bytes now."""
         return bool(self.control) or self.waiting > 0 or self.held is not None
 
     def put(self, frame: Frame) -> None:
@@ -259,7 +248,6 @@ class Outbox:
         return size
 
     def _pop(self, stream: Stream) -> bytes:
-        """Take the stream's first message: all of it leaves."""
         stream.begun, stream.offset = False, 0
         message = stream.queue.pop(0)
         if stream.is_awaited and not stream.queue:

@@ -97,17 +97,16 @@ from common.receiver import NOBODY, Receiver
 from common.status import LARGEST_CODE, Code, Status
 from common.stream_books import Stream
 
+# The longest driver, method, node and call id in an Open. A session holds them until the Ack, and no credit limits
+# them.
 _MAX_NAME_CHARS = 1_024
-"""The longest driver, method, node and call id in an Open. A session holds them until the Ack, and no credit limits
-them."""
 
+# The most bytes of waiting control frames: a peer that asks for answers and reads none could fill the memory with them.
 _MAX_CONTROL_BYTES = 1_048_576
-"""The most bytes of waiting control frames: a peer that asks for answers and reads none could fill the memory with
-them."""
 
 
+# The rate below which a message under way is no sign of life: a thirtieth of 64 kbit/s, for links that often stall.
 _SLOWEST_BYTES_S = 256
-"""The rate below which a message under way is no sign of life: a thirtieth of 64 kbit/s, for links that often stall."""
 
 
 _NOT_GREETED = Hello(0, 0, "", "", "", 0, "", (), 0, 0, 0, 0)
@@ -218,16 +217,12 @@ class Session:
             session_window_bytes=limits.session_window_bytes,
             max_streams=limits.max_streams,
         )
-        self.application: Application
-        """Set it before the first `receive()`."""
-        self.peer = _NOT_GREETED
-        """The peer's hello; an empty one before it has come."""
-        self.armed_at = math.inf
-        """The time of the next `tick()`, as far as it is arranged."""
-        self.said_goodbye = False
-        """Whether this side ended the session with a goodbye, which `to_send()` returns last."""
+        self.application: Application  # set it before the first `receive()`
+        self.peer = _NOT_GREETED  # the peer's hello; an empty one before it has come
+        self.armed_at = math.inf  # the time of the next `tick()`, as far as it is arranged
+        self.said_goodbye = False  # whether this side ended the session with a goodbye, which `to_send()` returns last
+        # Whether bytes may still leave; None: they may. It is asked last of all: messages may have waited.
         self.may_send: Callable[[], bool] | None = None
-        """Whether bytes may still leave; None: they may. It is asked last of all: messages may have waited."""
         self._enter(State.GREETING)
         self._clock = clock
         self._dialler = dialler
@@ -424,7 +419,6 @@ class Session:
             self._outbox.put(Ping(self._pings, of_lease=True))
 
     def pong(self, number: int) -> None:
-        """Answer a ping of the peer's lease."""
         self._outbox.put(Pong(number))
 
     def drain(self, message: str) -> None:
@@ -440,7 +434,6 @@ class Session:
 
     @property
     def has_output(self) -> bool:
-        """Whether `to_send()` may return bytes now."""
         return self._outbox.has_output
 
     @property
@@ -490,7 +483,6 @@ class Session:
         return self._heard if self._pinged and now >= self._heard + 1.5 * self._limits.keepalive_s else None
 
     def lost(self, message: str) -> None:
-        """End the session, because the transport is gone."""
         self._close(Reason.LINK_LOST, message)
 
     def next_tick(self) -> float | None:
@@ -842,6 +834,8 @@ class Session:
 
 _BEFORE_THE_END = (State.GREETING, State.DECIDING, State.OPEN)
 
+# The frames, each with its handler and the states in which a peer may send it. The handler gets the frame's fields.
+# Any other frame breaks the rules, and one of an unknown type is answered (`_on_other`).
 _HANDLERS: Final[dict[type[Frame], tuple[Callable[..., None], tuple[State, ...]]]] = {
     Hello: (Session._on_hello, (State.GREETING, State.OPEN)),
     Goodbye: (Session._on_goodbye, _BEFORE_THE_END),
@@ -856,13 +850,9 @@ _HANDLERS: Final[dict[type[Frame], tuple[Callable[..., None], tuple[State, ...]]
     Cancel: (Session._on_cancel, (State.OPEN,)),
     Ack: (Session._on_ack, (State.OPEN,)),
 }
-"""The frames, each with its handler and the states in which a peer may send it. The handler gets the frame's fields.
 
-Any other frame breaks the rules, and one of an unknown type is answered (`_on_other`).
-"""
-
+# The same table by state and type number.
 _MAY_COME: Final = {
     state: {number: _HANDLERS[frame][0] for number, frame in TYPES.items() if state in _HANDLERS[frame][1]}
     for state in State
 }
-"""The same table by state and type number."""

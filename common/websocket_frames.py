@@ -22,11 +22,7 @@ _LONG = struct.Struct("!BBQ")
 
 
 class FrameReader:
-    """Takes the messages out of received bytes.
-
-    Attributes:
-        is_foreign: another frame has come: `websockets` reads `rest` and all bytes after it.
-    """
+    """Takes the messages out of received bytes."""
 
     __slots__ = ("_largest", "_mask_bit", "_mask_bytes", "is_foreign", "rest")
 
@@ -34,7 +30,7 @@ class FrameReader:
         """A client masks its frames. A message above `largest` bytes is foreign."""
         self._mask_bit, self._mask_bytes = (_MASKED, 4) if is_masked else (0, 0)
         self._largest = largest
-        self.is_foreign = False
+        self.is_foreign = False  # another frame has come: `websockets` reads `rest` and all bytes after it
         self.rest = bytearray()
 
     def read(self, data: bytes) -> list[bytes]:

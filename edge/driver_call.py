@@ -24,47 +24,32 @@ from common.relay.client_call import AnswerReceiver, ClientCall
 from common.relay.errors import VendorAnswerTooLarge, VendorCallWithheld, VendorConnectionError
 from common.status import Code, Status
 
-PARSE_OFF_LOOP_BYTES = 262_144
-"""Larger messages are parsed in a thread: a 4 MiB ListVolumes takes tens of milliseconds."""
+PARSE_OFF_LOOP_BYTES = 262_144  # larger messages are parsed in a thread: a 4 MiB ListVolumes takes tens of milliseconds
 
 
 class Result(NamedTuple):
-    """The end of a call: the vendor's status, and on success the answer.
+    """The end of a call: the vendor's status, and on success the answer."""
 
-    Attributes:
-        status: the vendor's status, unchanged.
-        body: the answer's bytes; None without success.
-        message: the parsed body; None if it is empty, or if csi.proto lacks the method.
-    """
-
-    status: Status
-    body: bytes | None = None
-    message: Message | None = None
+    status: Status  # the vendor's status, unchanged
+    body: bytes | None = None  # the answer's bytes; None without success
+    message: Message | None = None  # the parsed body; None if it is empty, or if csi.proto lacks the method
 
 
-Outcome = Result | Exception
-"""The end of a call: the vendor's, or an error, mostly a `CallError`."""
+Outcome = Result | Exception  # the end of a call: the vendor's, or an error, mostly a `CallError`
 
+# What can be stopped of a call: the call at the driver, or the parsing of a large message; None: nothing.
 AtDriver = ClientCall | asyncio.Task[None] | None
-"""What can be stopped of a call: the call at the driver, or the parsing of a large message; None: nothing."""
 
 
 class DriverCall(AnswerReceiver):
-    """The driver's end of one call. A subclass has the fields in its slots, and says what becomes of the outcome.
-
-    Attributes:
-        driver: the driver's name, for messages.
-        node: the edge node, for messages.
-        method: the gRPC path.
-        at_driver: what `cancel` stops.
-    """
+    """The driver's end of one call. A subclass has the fields in its slots, and says what becomes of the outcome."""
 
     __slots__ = ()
 
-    driver: str
-    node: str
-    method: str
-    at_driver: AtDriver
+    driver: str  # the driver's name, for messages
+    node: str  # the edge node, for messages
+    method: str  # the gRPC path
+    at_driver: AtDriver  # what `cancel` stops
 
     def told(self, outcome: Outcome) -> None:
         """The call is over. It is told once, maybe before `start` returns; after `cancel` no more."""
@@ -86,7 +71,6 @@ class DriverCall(AnswerReceiver):
             self.at_driver = call
 
     def cancel(self) -> None:
-        """Cancel the call at the driver, unless it is over."""
         call, self.at_driver = self.at_driver, None
         if call is not None:
             call.cancel()
@@ -106,7 +90,6 @@ class DriverCall(AnswerReceiver):
             self.told(result)
 
     def failed(self, error: Exception) -> None:
-        """Tell the error as the agent's."""
         assert isinstance(error, VendorConnectionError)
         self.at_driver = None
         self.told(blame(self.driver, self.node, error))

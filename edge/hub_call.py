@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("csi_bridge.edge")
 
+# So much later than the agent's own limit comes the driver's deadline: the agent's error says what to do.
 _LATER_S: Final = 5.0
-"""So much later than the agent's own limit comes the driver's deadline: the agent's error says what to do."""
 
 
 class HubCall(Account, DriverCall, Receiver):
@@ -135,7 +135,6 @@ class HubCall(Account, DriverCall, Receiver):
         self.start(channel, request, timeout_s=timeout_s, to=self.driver, may_begin=may_begin)
 
     def told(self, outcome: Outcome) -> None:
-        """The driver's call is over."""
         if self.key:
             self._agent.operations.ended(self, outcome)
         else:
@@ -153,7 +152,6 @@ class HubCall(Account, DriverCall, Receiver):
         self.told(lease_over(self.driver, self.node))
 
     def tell(self, outcome: Outcome) -> None:
-        """End the call with the driver's answer, or with an error."""
         if self.is_over:
             return
         if not isinstance(outcome, Result):
@@ -170,7 +168,6 @@ class HubCall(Account, DriverCall, Receiver):
         self.end(status)
 
     def _refuse(self, error: Exception) -> None:
-        """End the call with an error of the agent's."""
         if self.is_over:
             return
         self._agent.operations.done(self)

@@ -44,20 +44,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("csi_bridge.edge.operations")
 
-MOST_KEPT = 1_000
-"""Successes kept for a retry: four losses of the link by a provisioner at full speed (265 calls)."""
+MOST_KEPT = 1_000  # successes kept for a retry: four losses of the link by a provisioner at full speed (265 calls)
 
+# The same limit in bytes: a CreateVolume answer has 200 bytes, but a driver may send 4 MiB.
 MOST_KEPT_BYTES = 16 * 1_048_576
-"""The same limit in bytes: a CreateVolume answer has 200 bytes, but a driver may send 4 MiB."""
 
-_KEPT_S = 900.0
-"""A success is kept as long as the sidecars' resync of 15 minutes: later nobody asks for it."""
+_KEPT_S = 900.0  # a success is kept as long as the sidecars' resync of 15 minutes: later nobody asks for it
+_LARGE_BYTES = 16_384  # Of a larger request only the digest is compared. A sidecar's request has 1 KiB.
 
-_LARGE_BYTES = 16_384
-"""Of a larger request only the digest is compared. A sidecar's request has 1 KiB."""
-
-Key = tuple[Any, ...]
-"""Driver, method and idempotency key: two calls with one key are one operation."""
+Key = tuple[Any, ...]  # Driver, method and idempotency key: two calls with one key are one operation
 
 
 class _Rule:
@@ -66,14 +61,12 @@ class _Rule:
     Attributes:
         key: the request's idempotency key, as dotted paths of fields. The first one names the object that is changed.
         makes: of a create, which changes none yet, the response's field that names the created object; else empty.
-        values: returns the key's values: one alone, or a tuple.
-        made: returns the value of `makes`.
     """
 
     def __init__(self, *key: str, makes: str = "") -> None:
         self.key, self.makes = key, makes
-        self.values: Callable[[Any], Any] = attrgetter(*key)
-        self.made: Callable[[Any], str] = attrgetter(makes or "DESCRIPTOR.name")
+        self.values: Callable[[Any], Any] = attrgetter(*key)  # returns the key's values: one alone, or a tuple
+        self.made: Callable[[Any], str] = attrgetter(makes or "DESCRIPTOR.name")  # returns the value of `makes`
 
 
 _CONTROLLER = "/csi.v1.Controller/"
@@ -86,6 +79,8 @@ _DELETES = frozenset(
 
 _OF_A_NODE = frozenset({_CONTROLLER + "ControllerPublishVolume", _CONTROLLER + "ControllerUnpublishVolume"})
 
+# The methods of docs/csi-contract.md#when-two-calls-are-one-operation, and Node calls that an operator can make by
+# hand. None of them may be cut off while it runs.
 _RULES: dict[str, _Rule] = {
     _CONTROLLER + "CreateVolume": _Rule("name", makes="volume.volume_id"),
     _CONTROLLER + "DeleteVolume": _Rule("volume_id"),
@@ -103,9 +98,6 @@ _RULES: dict[str, _Rule] = {
     _NODE + "NodeUnpublishVolume": _Rule("volume_id", "target_path"),
     _NODE + "NodeExpandVolume": _Rule("volume_id", "volume_path"),
 }
-"""The methods of docs/csi-contract.md#when-two-calls-are-one-operation, and Node calls that an operator can make by
-hand. None of them may be cut off while it runs.
-"""
 
 
 class Arguments:
@@ -122,7 +114,6 @@ class Arguments:
             self.request, self._digest = None, digest(message)
 
     def are(self, other: "Arguments") -> bool:
-        """Whether they are the same."""
         return (self.request is not None and self.request == other.request) or self.digest() == other.digest()
 
     def digest(self) -> bytes:
@@ -132,16 +123,14 @@ class Arguments:
         return self._digest
 
     def shrink(self) -> None:
-        """Keep no more than the digest."""
         self.digest()
         self.request = None
 
 
+# What a call asks for: the operation's key, the id of the object that it changes, or empty, and its arguments.
 Asked = tuple[Key, str, Arguments]
-"""What a call asks for: the operation's key, the id of the object that it changes, or empty, and its arguments."""
 
-PLAIN: Asked = ((), "", Arguments("", b""))
-"""A plain call is no operation."""
+PLAIN: Asked = ((), "", Arguments("", b""))  # a plain call is no operation
 
 
 def identify(driver: str, method: str, request: bytes) -> Asked:
@@ -180,17 +169,12 @@ class _Kept(NamedTuple):
 
 
 class Operations:
-    """The running operations and kept results of one agent, in memory.
-
-    Attributes:
-        limit_s: the longest time of one operation, and of any other call to a driver.
-        node: this node's name, for messages.
-    """
+    """The running operations and kept results of one agent, in memory."""
 
     def __init__(self, limit_s: float, node: str, *, most: int = 1_024, drivers: Callable[[], int] = lambda: 1) -> None:
         """At most `most` operations run at once, each for at most `limit_s`. `drivers` counts the node's drivers."""
-        self.limit_s = limit_s
-        self.node = node
+        self.limit_s = limit_s  # the longest time of one operation, and of any other call to a driver
+        self.node = node  # this node's name, for messages
         self._most = most
         self._drivers = drivers
         self._running: dict[Key, HubCall] = {}  # the call that began each, in the order in which they began
@@ -287,7 +271,6 @@ class Operations:
                 self._touched.popitem(last=False)
 
     async def drain(self) -> None:
-        """Return when no operation runs."""
         while self._running:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle

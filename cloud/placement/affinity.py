@@ -13,24 +13,17 @@ from cloud.sources.source import Source
 from common.node_selector import choices, selects
 from common.objects import Ref
 
-HOSTNAME: Final = "kubernetes.io/hostname"
-"""The label that static volumes on a node's own disk are bound by."""
+HOSTNAME: Final = "kubernetes.io/hostname"  # the label that static volumes on a node's own disk are bound by
 
-_Terms = Sequence[Mapping[str, Any]]
-"""NodeSelectorTerms."""
+_Terms = Sequence[Mapping[str, Any]]  # NodeSelectorTerms
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The nodes of a fleet that a volume is for, each in the order of their names.
+    """The nodes of a fleet that a volume is for, each in the order of their names."""
 
-    Attributes:
-        named: those that PersistentVolumes name. One that may be used anywhere names none.
-        possible: those that no PersistentVolume rules out.
-    """
-
-    named: list[str]
-    possible: list[str]
+    named: list[str]  # those that PersistentVolumes name. One that may be used anywhere names none.
+    possible: list[str]  # those that no PersistentVolume rules out
 
 
 class Affinity:

@@ -32,54 +32,42 @@ from cloud.placement.claim import Attempt, Claim, Id, Mark
 from cloud.placement.requests import about
 from cloud.placement.rules import LISTED_BY, Thing
 
+# How long the book has the node of a deleted id. A sidecar that did not get the answer repeats the delete at its next
+# resync, after 15 minutes (docs/csi-contract.md#a-deleted-id-keeps-its-node-for-an-hour).
 GONE_S: Final = 3_600.0
-"""How long the book has the node of a deleted id. A sidecar that did not get the answer repeats the delete at its next
-resync, after 15 minutes (docs/csi-contract.md#a-deleted-id-keeps-its-node-for-an-hour)."""
 
+# The deleted ids that the book had not before, and has for `GONE_S`. CSI deletes what does not exist with OK, so that a
+# proxy driver can invent any number of them.
 MOST_GONE: Final = 20_000
-"""The deleted ids that the book had not before, and has for `GONE_S`. CSI deletes what does not exist with OK, so that
-a proxy driver can invent any number of them."""
 
+# The ids that only the lists of one node tell, of all its drivers together: 70,000 of the longest that CSI allows (128
+# bytes), with `LISTED_BYTES` for each. Else a hostile node could fill the hub's memory.
 MOST_LISTED_BYTES: Final = 16 * 1_048_576
-"""The ids that only the lists of one node tell, of all its drivers together: 70,000 of the longest that CSI allows (128
-bytes), with `LISTED_BYTES` for each. Else a hostile node could fill the hub's memory."""
 
-LISTED_BYTES: Final = 100
-"""The size of a listed id, without its text."""
+LISTED_BYTES: Final = 100  # the size of a listed id, without its text
 
 
 class Book:
-    """All claims and lists of one driver.
-
-    Attributes:
-        claims: by name.
-        ids: by thing and node, all that stands in claims.
-        listed: by thing and node, when a list told it first.
-        lists: by node and kind: when the last list that the node has sent since the hub began was asked for, in seconds
-            of the monotonic clock.
-        marks: by node.
-        open: by node: the number of names with open calls.
-        opened: by name with open calls: their node.
-        deletions: how many deletions were sent that the book did not read, because it has nothing of their node.
-    """
+    """All claims and lists of one driver."""
 
     def __init__(self) -> None:
-        self.claims: dict[str, Claim] = {}
-        self.ids: dict[Thing, dict[str, Id]] = {}
-        self.listed: dict[Thing, dict[str, float]] = {}
+        self.claims: dict[str, Claim] = {}  # by name
+        self.ids: dict[Thing, dict[str, Id]] = {}  # by thing and node, all that stands in claims
+        self.listed: dict[Thing, dict[str, float]] = {}  # by thing and node, when a list told it first
+        # by node and kind: when the last list that the node has sent since the hub began was asked for, in seconds of
+        # the monotonic clock.
         self.lists: dict[tuple[str, str], float] = {}
-        self.marks: dict[str, Mark] = {}
-        self.open: dict[str, int] = {}
-        self.opened: dict[str, str] = {}
+        self.marks: dict[str, Mark] = {}  # by node
+        self.open: dict[str, int] = {}  # by node: the number of names with open calls
+        self.opened: dict[str, str] = {}  # by name with open calls: their node
+        # how many deletions were sent that the book did not read, because it has nothing of their node.
         self.deletions = 0
-        self._about: dict[Thing, set[str]] = {}
-        """The names with open calls that are about a thing."""
-        self._gone: dict[tuple[Thing, str], float] = {}
-        """When each deleted id was deleted, in the order of the records."""
+        self._about: dict[Thing, set[str]] = {}  # the names with open calls that are about a thing
+        self._gone: dict[tuple[Thing, str], float] = {}  # when each deleted id was deleted, in the order of the records
+        # The same as a heap, because clocks are set back at times. Ids that exist again may stay in it.
         self._ends: list[tuple[float, Thing, str]] = []
-        """The same as a heap, because clocks are set back at times. Ids that exist again may stay in it."""
+        # By node: the number of ids in claims and lists, those of deleted things included, and of `Mark.LISTED`.
         self._nodes: dict[str, int] = {}
-        """By node: the number of ids in claims and lists, those of deleted things included, and of `Mark.LISTED`."""
 
     # ---- names -------------------------------------------------------------------------------------------------------
 
@@ -158,7 +146,6 @@ class Book:
     # ---- ids ---------------------------------------------------------------------------------------------------------
 
     def made(self, thing: Thing) -> list[str]:
-        """The nodes that have a thing and made it, sorted."""
         return sorted(node for node, its in self.ids.get(thing, {}).items() if its.is_made)
 
     def deleted(self, thing: Thing) -> list[str]:
@@ -166,12 +153,10 @@ class Book:
         return sorted(node for node, its in self.ids.get(thing, {}).items() if its.gone)
 
     def has(self, thing: Thing, node: str) -> bool:
-        """Whether a node has a thing, as far as the hub knows."""
         its = self.ids.get(thing, {}).get(node)
         return not its.gone if its is not None else node in self.listed.get(thing, ())
 
     def knows(self, thing: Thing) -> bool:
-        """Whether the hub knows anything of a thing."""
         return thing in self.ids or thing in self.listed
 
     @property
@@ -310,5 +295,4 @@ def _count(counts: dict[str, int], node: str, more: int) -> None:
 
 
 def size_bytes(things: Iterable[Thing]) -> int:
-    """The size of listed things."""
     return sum(len(thing.id) + LISTED_BYTES for thing in things)

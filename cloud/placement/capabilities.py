@@ -37,13 +37,13 @@ from common.reports import (
 
 _RPC, _SERVICE = ControllerServiceCapability.RPC, PluginCapability.Service
 
+# The capabilities to list.
 _LISTS: Final = frozenset(
     {_RPC.LIST_VOLUMES, _RPC.LIST_VOLUMES_PUBLISHED_NODES, _RPC.LIST_VOLUME_HEALTH, _RPC.LIST_SNAPSHOTS}
 )
-"""The capabilities to list."""
 
+# A topology of the vendor's own, for volumes and for snapshots.
 _OWN_TOPOLOGY, _OF_SNAPSHOTS = _SERVICE.VOLUME_ACCESSIBILITY_CONSTRAINTS, _SERVICE.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS
-"""A topology of the vendor's own, for volumes and for snapshots."""
 
 _ANSWERS: Final[dict[str, type[Message]]] = {
     GET_PLUGIN_CAPABILITIES: GetPluginCapabilitiesResponse,
@@ -52,14 +52,14 @@ _ANSWERS: Final[dict[str, type[Message]]] = {
     NODE_GET_CAPABILITIES: NodeGetCapabilitiesResponse,
 }
 
+# Before the name of a capability of the Node service, some of which have the names of the controller's.
 _OF_NODE: Final = "Node "
-"""Before the name of a capability of the Node service, some of which have the names of the controller's."""
 
+# The bridge supplies these where the vendor lacks them.
 _SUPPLIED: Final = frozenset({"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"})
-"""The bridge supplies these where the vendor lacks them."""
 
+# Different reports of one driver, and the number of nodes with each. Each has the `ESSENTIAL_METHODS`.
 Votes = Sequence[tuple[DriverReport, int]]
-"""Different reports of one driver, and the number of nodes with each. Each has the `ESSENTIAL_METHODS`."""
 
 
 def voted(votes: Votes, earlier: DriverReport | None) -> DriverReport:
@@ -95,7 +95,6 @@ def with_topology(report: DriverReport) -> DriverReport:
 
 
 def has_topology(report: DriverReport) -> bool:
-    """Whether a report announces a topology of the vendor's own."""
     plugin = _parse(GetPluginCapabilitiesResponse, report.answers.get(GET_PLUGIN_CAPABILITIES))
     return any(_is_service(each, _OWN_TOPOLOGY) for each in plugin.capabilities)
 
@@ -126,7 +125,6 @@ def _most_common(votes: Votes, earlier: DriverReport | None) -> Answer:
 
 
 def _answer(method: str, kind: type[Message], votes: Votes, earlier: DriverReport | None) -> Answer | None:
-    """The answer to a question for capabilities; None: it has none."""
     everyone = sum(nodes for _, nodes in votes)
     told = [(report.answers.get(method), nodes) for report, nodes in votes]
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from cloud.placement.rules import Thing
 
-Place = tuple[str, Thing, str]
-"""Driver, thing and node."""
+Place = tuple[str, Thing, str]  # Driver, thing and node
 
 
 class State(StrEnum):
@@ -24,45 +23,29 @@ class State(StrEnum):
 class Mark(StrEnum):
     """What the records have of a node itself. Which ids its lists tell, they do not have: the hub asks it again."""
 
-    LISTED = "listed"
-    """Its lists tell ids that no claim has."""
+    LISTED = "listed"  # its lists tell ids that no claim has
+    # The hub forgot the node, which had things. It ends when the node lists again, or when they are given up.
     FORGOTTEN = "forgotten"
-    """The hub forgot the node, which had things. It ends when the node lists again, or when they are given up."""
 
 
 class Row(NamedTuple):
-    """A claim in the records.
-
-    Attributes:
-        state: the state.
-        node: the node of the open calls; empty: none is open.
-        since: when the first of them began, in seconds since the epoch.
-        lease_s: as of the `Claim`.
-        machine: as of the `Claim`.
-        ids: kind, id, node, `Id.since` and `Id.gone` of each thing.
-    """
+    """A claim in the records."""
 
     state: str
-    node: str
-    since: float
-    lease_s: int
-    machine: str
-    ids: tuple[tuple[str, str, str, float, float], ...]
+    node: str  # the node of the open calls; empty: none is open
+    since: float  # when the first of them began, in seconds since the epoch
+    lease_s: int  # as of the `Claim`
+    machine: str  # as of the `Claim`
+    ids: tuple[tuple[str, str, str, float, float], ...]  # kind, id, node, `Id.since` and `Id.gone` of each thing
 
 
 @dataclass(slots=True)
 class Id:
-    """A thing at a node.
+    """A thing at a node."""
 
-    Attributes:
-        name: the name of its claim; empty: only a list tells the thing.
-        since: when the book first had the thing there, in seconds since the epoch.
-        gone: when it was deleted, in seconds since the epoch; 0 while it exists.
-    """
-
-    name: str
-    since: float
-    gone: float = 0.0
+    name: str  # the name of its claim; empty: only a list tells the thing
+    since: float  # when the book first had the thing there, in seconds since the epoch
+    gone: float = 0.0  # when it was deleted, in seconds since the epoch; 0 while it exists
 
     @property
     def is_made(self) -> bool:
@@ -72,39 +55,25 @@ class Id:
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """The row of one name.
-
-    Attributes:
-        name: the name.
-        node: the node of the open calls; empty: none was open yet.
-        since: when the first of them began, in seconds since the epoch.
-        lease_s: how long the node's agent may go on with the call without its hub (`Hello.controller_lease_s`), if
-            another node may take the call over after that; 0: none may.
-        machine: of a driver with an elected node, the instance of the node's agent (`Hello.instance`): another machine
-            may have the node's name later.
-        ids: the things, by thing and node.
-        running: how many calls run.
-        sent: how many were sent. Each one's number is the value of this when it was sent.
-        certain: the highest number of a call that ended with a final answer.
-        doubtful: the highest number of a call that may have made something that no answer named.
-        is_kept: whether the records have to show that a call is open.
-        is_confirmed: whether they are known to show it.
-        has_row: whether the records may have a row of the name.
-    """
+    """The row of one name."""
 
     name: str
-    node: str = ""
-    since: float = 0.0
+    node: str = ""  # the node of the open calls; empty: none was open yet
+    since: float = 0.0  # when the first of them began, in seconds since the epoch
+    # how long the node's agent may go on with the call without its hub (`Hello.controller_lease_s`), if another node
+    # may take the call over after that; 0: none may.
     lease_s: int = 0
+    # of a driver with an elected node, the instance of the node's agent (`Hello.instance`): another machine may have
+    # the node's name later.
     machine: str = ""
-    ids: dict[tuple[Thing, str], Id] = field(default_factory=dict)
-    running: int = 0
-    sent: int = 0
-    certain: int = 0
-    doubtful: int = 0
-    is_kept: bool = False
-    is_confirmed: bool = False
-    has_row: bool = False
+    ids: dict[tuple[Thing, str], Id] = field(default_factory=dict)  # the things, by thing and node
+    running: int = 0  # how many calls run
+    sent: int = 0  # how many were sent. Each one's number is the value of this when it was sent.
+    certain: int = 0  # the highest number of a call that ended with a final answer
+    doubtful: int = 0  # the highest number of a call that may have made something that no answer named
+    is_kept: bool = False  # whether the records have to show that a call is open
+    is_confirmed: bool = False  # whether they are known to show it
+    has_row: bool = False  # whether the records may have a row of the name
 
     @property
     def in_doubt(self) -> bool:
@@ -118,7 +87,6 @@ class Claim:
 
     @property
     def made_at(self) -> set[str]:
-        """The nodes that have a thing of it."""
         return {node for (_, node), its in self.ids.items() if not its.gone}
 
     def doubt(self) -> None:

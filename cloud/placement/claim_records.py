@@ -13,8 +13,7 @@ from cloud.election import Elected
 from cloud.placement.claim import Mark, Row, State
 from cloud.records.records import Body, Change, Key, Kind, Records
 
-_NODE: Final = "Node "
-"""Begins the name of a mark. A claim's name begins with a method."""
+_NODE: Final = "Node "  # Begins the name of a mark. A claim's name begins with a method.
 
 
 def changed_claim(driver: str, name: str, row: Row | None) -> Change:

@@ -59,7 +59,6 @@ class Claims:
 
     Attributes:
         now: seconds since the epoch.
-        elections: the last election of each driver, as it is known to be in the records.
     """
 
     def __init__(self, records: Records, *, now: Callable[[], float] = time.time) -> None:
@@ -69,10 +68,11 @@ class Claims:
             SettingsError: a record cannot be read.
         """
         self.now, self._records = now, records
+        # the last election of each driver, as it is known to be in the records.
         self.elections = read_elections(records)
         self._books: defaultdict[str, Book] = defaultdict(Book)
+        # By driver and node: the names that an order to forget the node has changed, and the records have not.
         self._unforgotten: dict[tuple[str, str], set[str]] = {}
-        """By driver and node: the names that an order to forget the node has changed, and the records have not."""
         self._recent = Recent(now())
         claims, marks = read_claims(records)
         for driver, node, mark in marks:
@@ -93,7 +93,6 @@ class Claims:
         return self._books.get(driver) or Book()
 
     def knows(self, node: str, driver: str = "") -> bool:
-        """Whether there is anything of a node, or of one driver there."""
         return any(
             book.concerns(node) or (its, node) in self._unforgotten
             for its, book in self._books.items()

@@ -12,9 +12,9 @@ from cloud.placement.fleet import Fleet, Member
 from cloud.placement.requests import NOTHING_ASKED, Whereabouts
 from cloud.placement.rules import Thing
 
+# The default of `--max-open-creates`: twice the volumes of a large driver, all of them in doubt at once. With the
+# longest names these take 25 MB of disk.
 MOST_OPEN: Final = 20_000
-"""The default of `--max-open-creates`: twice the volumes of a large driver, all of them in doubt at once. With the
-longest names these take 25 MB of disk."""
 
 
 class Mode(StrEnum):
@@ -27,30 +27,20 @@ class Mode(StrEnum):
 
 
 class Ask(NamedTuple):
-    """A call that needs a node.
-
-    Attributes:
-        driver: the driver.
-        method: the gRPC path.
-        asked: the facts of the request.
-        wanted: the node that the caller names, or empty.
-        mode: a `Mode` of the proxy driver's; empty: an operator sends the call by hand, and it counts as auto. Shared
-            also if an operator sends it, and the driver has an elected node.
-        unreadable: why the request does not parse; empty if it does.
-        needs: the capabilities without which a driver refuses the call; none if each node has all that is offered.
-        name: the name that the node has to hold; empty: none.
-        is_placed: whether the hub has to find the node, because each one has volumes of its own.
-    """
+    """A call that needs a node."""
 
     driver: str
-    method: str
-    asked: Whereabouts = NOTHING_ASKED
-    wanted: str = ""
+    method: str  # the gRPC path
+    asked: Whereabouts = NOTHING_ASKED  # the facts of the request
+    wanted: str = ""  # the node that the caller names, or empty
+    # a `Mode` of the proxy driver's; empty: an operator sends the call by hand, and it counts as auto. Shared also if
+    # an operator sends it, and the driver has an elected node.
     mode: str = Mode.AUTO
-    unreadable: str = ""
+    unreadable: str = ""  # why the request does not parse; empty if it does
+    # the capabilities without which a driver refuses the call; none if each node has all that is offered.
     needs: frozenset[str] = frozenset()
-    name: str = ""
-    is_placed: bool = False
+    name: str = ""  # the name that the node has to hold; empty: none
+    is_placed: bool = False  # whether the hub has to find the node, because each one has volumes of its own
 
     @property
     def is_by_hand(self) -> bool:
@@ -64,42 +54,26 @@ class Ask(NamedTuple):
 
 
 class View(NamedTuple):
-    """The state that a decision is made by. It is valid until the next await.
+    """The state that a decision is made by. It is valid until the next await."""
 
-    Attributes:
-        fleet: the nodes that run the driver, and their reports.
-        connected: the nodes that are connected.
-        book: the names and ids of the driver.
-        volumes: the PersistentVolumes; None if the hub follows none.
-        loss: what the hub's records have lost, in a sentence (`cloud.incarnation`); empty: nothing.
-        most_open: the names that all nodes may hold for open creates of the driver.
-        election: the election of the driver's serving node; None: it has none.
-        listed: the nodes whose complete lists began after the call, or the first try of it, had come. Only of a
-            deletion that the hub could not send yet.
-    """
-
-    fleet: Fleet
-    connected: Container[str]
-    book: Book
-    volumes: Affinity | None = None
-    loss: str = ""
-    most_open: int = MOST_OPEN
-    election: DriverElection | None = None
+    fleet: Fleet  # the nodes that run the driver, and their reports
+    connected: Container[str]  # the nodes that are connected
+    book: Book  # the names and ids of the driver
+    volumes: Affinity | None = None  # the PersistentVolumes; None if the hub follows none
+    loss: str = ""  # what the hub's records have lost, in a sentence (`cloud.incarnation`); empty: nothing
+    most_open: int = MOST_OPEN  # the names that all nodes may hold for open creates of the driver
+    election: DriverElection | None = None  # the election of the driver's serving node; None: it has none
+    # the nodes whose complete lists began after the call, or the first try of it, had come. Only of a deletion that the
+    # hub could not send yet.
     listed: AbstractSet[str] = frozenset()
 
 
 class Terms(NamedTuple):
-    """The terms of a claim of a driver whose storage every node reaches.
+    """The terms of a claim of a driver whose storage every node reaches."""
 
-    Attributes:
-        lease_s: as of the `Claim`.
-        machine: as of the `Claim`.
-        over: nodes whose open calls do not count: they cannot carry the call out any more.
-    """
-
-    lease_s: int = 0
-    machine: str = ""
-    over: frozenset[str] = frozenset()
+    lease_s: int = 0  # as of the `Claim`
+    machine: str = ""  # as of the `Claim`
+    over: frozenset[str] = frozenset()  # nodes whose open calls do not count: they cannot carry the call out any more
 
 
 class Keeping(Enum):
@@ -120,36 +94,21 @@ class Segment(Enum):
 
 
 class Send(NamedTuple):
-    """Send the call to a node.
-
-    Attributes:
-        node: the node.
-        member: its reports; None if it has not reported the driver.
-        is_placed: whether the hub chose the node, because each node has volumes of its own.
-        keeping: when the records learn of the outcome.
-        ends: the ids that are recorded as deleted after a success.
-        segment: how the topology in it changes.
-        has_own_ids: whether the ids of this node are no other node's although the hub did not choose it.
-        epoch: the number of the election that the call is sent by; 0: the driver has none.
-        terms: the terms of the claim.
-    """
+    """Send the call to a node."""
 
     node: str
-    member: Member | None
-    is_placed: bool = False
-    keeping: Keeping = Keeping.NEVER
-    ends: tuple[Thing, ...] = ()
-    segment: Segment = Segment.AS_IS
-    has_own_ids: bool = False
-    epoch: int = 0
-    terms: Terms = Terms()
+    member: Member | None  # its reports; None if it has not reported the driver
+    is_placed: bool = False  # whether the hub chose the node, because each node has volumes of its own
+    keeping: Keeping = Keeping.NEVER  # when the records learn of the outcome
+    ends: tuple[Thing, ...] = ()  # the ids that are recorded as deleted after a success
+    segment: Segment = Segment.AS_IS  # how the topology in it changes
+    has_own_ids: bool = False  # whether the ids of this node are no other node's although the hub did not choose it
+    epoch: int = 0  # the number of the election that the call is sent by; 0: the driver has none
+    terms: Terms = Terms()  # the terms of the claim
 
 
 class AskAll(NamedTuple):
-    """Ask nodes, and answer from their answers (`Placement.answer`).
+    """Ask nodes, and answer from their answers (`Placement.answer`)."""
 
-    Attributes:
-        sends: the nodes; for a list that of the page, and the next ones. None: no node has anything of it.
-    """
-
+    # the nodes; for a list that of the page, and the next ones. None: no node has anything of it.
     sends: tuple[Send, ...]

@@ -33,19 +33,17 @@ from common.pages.json_form import time_of
 
 log = logging.getLogger("csi_bridge.hub.placement")
 
-LOOK_S: Final = 0.5
-"""Between two looks at the nodes. A takeover is late by this time at most."""
+LOOK_S: Final = 0.5  # Between two looks at the nodes. A takeover is late by this time at most.
 
+# Between two elections of a driver. Nodes that come and go in turn could else keep the hub's disk busy.
 LEAST_S: Final = 1.0
-"""Between two elections of a driver. Nodes that come and go in turn could else keep the hub's disk busy."""
 
 _NO_CONTROLLER: Final = "has the driver without a controller"
 
-MARGIN_S: Final = 5.0
-"""Added to an agent's lease: its timers may be late by this time."""
+MARGIN_S: Final = 5.0  # added to an agent's lease: its timers may be late by this time
 
+# The factor by which an agent's clock may be slower than the hub's. Quartz clocks are better than 0.1 %.
 DRIFT: Final = 1.01
-"""The factor by which an agent's clock may be slower than the hub's. Quartz clocks are better than 0.1 %."""
 
 
 class Elections:
@@ -57,7 +55,6 @@ class Elections:
         rules: the operator's rules for a driver.
         labels: a node's labels; None: the hub has not read the Nodes yet.
         monotonic: seconds of the monotonic clock.
-        drivers: the election of each driver that a proxy driver wants one for.
     """
 
     def __init__(
@@ -73,7 +70,7 @@ class Elections:
     ) -> None:
         self.nodes, self.fleet, self.rules, self.labels, self.monotonic = nodes, fleet, rules, labels, monotonic
         self._claims, self._metrics, self._now = claims, metrics, claims.now
-        self.drivers: dict[str, DriverElection] = {}
+        self.drivers: dict[str, DriverElection] = {}  # the election of each driver that a proxy driver wants one for
         self._subscribers: list[Callable[[str], None]] = []
         self._announce: list[Callable[[str, Elected], None]] = []
         self._news = asyncio.Event()
@@ -95,7 +92,6 @@ class Elections:
             self._news.set()
 
     def of(self, driver: str) -> "DriverElection | None":
-        """The election of a driver; None if no proxy driver wants one."""
         return self.drivers.get(driver)
 
     def had(self, driver: str) -> bool:
@@ -109,7 +105,6 @@ class Elections:
         )
 
     def describe(self) -> list[ElectionStatus]:
-        """Every election, for operators, sorted by the driver."""
         return [self.drivers[driver].describe() for driver in sorted(self.drivers)]
 
     def wake(self) -> None:
@@ -180,17 +175,16 @@ class DriverElection:
         driver: the driver.
         served: when the elected node was seen last that it can serve, or when the hub began to look for one, in seconds
             of the monotonic clock.
-        held: when this hub has held the last election, in the same clock; None: it has held none.
-        elected: the last election; None: there was none.
     """
 
     def __init__(self, elections: Elections, driver: str, *, served: float) -> None:
         self.driver, self.served = driver, served
+        # when this hub has held the last election, in the same clock; None: it has held none.
         self.held: float | None = None
-        self.elected: Elected | None = None
+        self.elected: Elected | None = None  # the last election; None: there was none
         self._all = elections
+        # How long a node's agent may go on with a call without the hub; the instance of a node's agent.
         self.lease_s, self.machine = elections.nodes.lease_s, elections.nodes.machine
-        """How long a node's agent may go on with a call without the hub; the instance of a node's agent."""
 
     def seat(self, node: str) -> Seat:
         """A node of the driver as a candidate."""
@@ -205,7 +199,6 @@ class DriverElection:
         return {node: self.seat(node) for node in islice(self._all.fleet(self.driver).members, most)}
 
     def why_nobody(self) -> str:
-        """Why no node is elected."""
         return why_nobody(self.seats(SHOWN + 1), self._all.rules(self.driver))
 
     def stops_at(self, claim: Claim) -> float:
@@ -217,7 +210,6 @@ class DriverElection:
         return left[1] + _bound_s(claim) if left is not None else float("inf")
 
     def has_stopped(self, claim: Claim) -> bool:
-        """Whether that time is over."""
         left = self._left(claim)
         return left is not None and self._all.monotonic() >= left[0] + _bound_s(claim)
 
@@ -230,11 +222,9 @@ class DriverElection:
         return self.why_nobody() if self.elected is None else self.seat(self.elected.node).unfit
 
     def is_served(self) -> bool:
-        """Whether the elected node serves now."""
         return not self.trouble()
 
     def describe(self) -> ElectionStatus:
-        """The election, for operators."""
         it, seats, rules = self.elected or Elected("", 0, 0.0, ""), self.seats(), self._all.rules(self.driver)
         standby, unfit = others(it.node, seats, rules)
         return ElectionStatus(

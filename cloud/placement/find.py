@@ -30,8 +30,7 @@ from cloud.placement.rules import LISTED_BY, VOLUME, Thing
 from common.errors import CallError, KnowledgeLost, NoPlace, NoRoute, listed
 from common.status import Code
 
-_SHOWN: Final = 10
-"""A message names at most this many nodes."""
+_SHOWN: Final = 10  # a message names at most this many nodes
 
 _NOT_READ: Final = "the hub has not read every PersistentVolume yet; csi-bridge status says why"
 

@@ -35,32 +35,20 @@ class Member:
     """One node of a fleet.
 
     A report may have the driver's name alone. Then both `has_topology` and `lacks_topology` are False.
-
-    Attributes:
-        node: its name.
-        report: its newest report.
-        has_topology: whether the vendor there has a topology of its own.
-        lacks_topology: whether the vendor announces that it has none, so that the bridge supplies one.
-        segments: the node's topology: the vendor's segments, or the bridge's own one.
-        labels: the labels of its Node that follow from the report.
-        node_id: the vendor's id of the node; empty if it has none.
-        lists: the driver's capabilities to list (`LISTINGS`).
-        has_controller: whether the vendor there serves the Controller service.
-        ballot: its vote on the driver's capabilities; None if its report has the driver's name alone.
-        refused: why the node gets no call, because the hub refuses its newest report or judges this one anew; empty if
-            it gets calls. The node may have volumes all the same.
     """
 
-    node: str
-    report: DriverReport
-    has_topology: bool
-    lacks_topology: bool
-    segments: Mapping[str, str]
-    labels: Mapping[str, str]
-    node_id: str
-    lists: frozenset[int]
-    has_controller: bool
-    ballot: Ballot | None
+    node: str  # its name
+    report: DriverReport  # its newest report
+    has_topology: bool  # whether the vendor there has a topology of its own
+    lacks_topology: bool  # whether the vendor announces that it has none, so that the bridge supplies one
+    segments: Mapping[str, str]  # the node's topology: the vendor's segments, or the bridge's own one
+    labels: Mapping[str, str]  # the labels of its Node that follow from the report
+    node_id: str  # the vendor's id of the node; empty if it has none
+    lists: frozenset[int]  # the driver's capabilities to list (`LISTINGS`)
+    has_controller: bool  # whether the vendor there serves the Controller service
+    ballot: Ballot | None  # its vote on the driver's capabilities; None if its report has the driver's name alone
+    # why the node gets no call, because the hub refuses its newest report or judges this one anew; empty if it gets
+    # calls. The node may have volumes all the same.
     refused: str = ""
 
     @property
@@ -69,7 +57,6 @@ class Member:
         return bool(self.segments) or not self.has_topology
 
     def matches(self, term: Mapping[str, str]) -> bool:
-        """Whether the node is in a term of a topology."""
         return term.items() <= self.segments.items()
 
 
@@ -79,16 +66,15 @@ class Fleet:
     Attributes:
         members: by name.
         offer: the answers that sidecars get about the driver; None if no node describes it.
-        has_topology: whether the vendor has a topology of its own on most of them.
-        is_mixed: whether a node lacks an offered capability.
     """
 
     def __init__(self, members: Mapping[str, Member], offer: Offer | None = None) -> None:
         self.members, self.offer = members, offer
-        self.is_mixed = offer is not None and bool(offer.lacking)
+        self.is_mixed = offer is not None and bool(offer.lacking)  # whether a node lacks an offered capability
+        # whether the vendor has a topology of its own on most of them.
         self.has_topology = offer is not None and offer.has_topology
+        # By key: the members without such a label. Requests use few keys.
         self._unlabelled: dict[str, list[Member]] = {}
-        """By key: the members without such a label. Requests use few keys."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members.values())
@@ -141,7 +127,6 @@ class Fleet:
         return next((member.node for member in self if not member.tells_segments), "")
 
     def with_node_id(self, node_id: str) -> list[str]:
-        """The nodes with a vendor's node id. More than one is a conflict."""
         return self._by_node_id.get(node_id, [])
 
     @cached_property
@@ -154,15 +139,11 @@ class Fleet:
 
 
 class Fleets:
-    """The fleet of every driver. A report is parsed once, until the node sends another one.
-
-    Attributes:
-        present: those that no report has changed since they were asked for.
-    """
+    """The fleet of every driver. A report is parsed once, until the node sends another one."""
 
     def __init__(self, nodes: Nodes, offers: Offers) -> None:
         self._nodes, self._offers = nodes, offers
-        self.present: dict[str, Fleet] = {}
+        self.present: dict[str, Fleet] = {}  # those that no report has changed since they were asked for
         self._known: dict[str, Mapping[str, Member]] = {}
 
     def changed(self, driver: str) -> None:
@@ -170,7 +151,6 @@ class Fleets:
         self.present.pop(driver, None)
 
     def of(self, driver: str) -> Fleet:
-        """A driver's present fleet."""
         if (fleet := self.present.get(driver)) is not None:
             return fleet
         known = self._known.get(driver, {})

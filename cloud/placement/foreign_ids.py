@@ -25,8 +25,7 @@ from common.metrics import Metrics
 
 log = logging.getLogger("csi_bridge.hub.placement")
 
-_MOST: Final = 20
-"""The conflicts of one node that are remembered."""
+_MOST: Final = 20  # the conflicts of one node that are remembered
 
 
 class ForeignIds:
@@ -47,8 +46,8 @@ class ForeignIds:
             owners: of a term of a topology: the nodes that have its unique segments.
         """
         self._metrics, self._elsewhere, self._owners = metrics, elsewhere, owners
+        # By node, and by driver and name of the create: the sentence for people.
         self._found: dict[str, dict[tuple[str, str], str]] = {}
-        """By node, and by driver and name of the create: the sentence for people."""
 
     def check(self, driver: str, name: str, node: str, book: Book, made: Made) -> None:
         """Check a node's answer to a create.
@@ -103,7 +102,6 @@ class ForeignIds:
             del self._found[node]
 
     def forget(self, node: str, driver: str = "") -> None:
-        """Forget the conflicts of a node, or of one driver there."""
         for its_driver, name in list(self._found.get(node, ())):
             if driver in ("", its_driver):
                 self.settle(its_driver, name, node)

@@ -29,23 +29,19 @@ log = logging.getLogger("csi_bridge.hub.placement")
 
 _METHODS: Final = {VOLUME: "/csi.v1.Controller/ListVolumes", SNAPSHOT: "/csi.v1.Controller/ListSnapshots"}
 
-_PAGE = 1_000
-"""Entries of one page: a few hundred kilobytes on a slow link."""
-
-MOST_PAGES = 1_000
-"""A driver that goes on for ever has no end of its own."""
+_PAGE = 1_000  # entries of one page: a few hundred kilobytes on a slow link
+MOST_PAGES = 1_000  # a driver that goes on for ever has no end of its own
 
 _PAGE_LIMIT_S = 60.0
 
+# Of all pages. A node that answers as late as it may would else hold a place of the others for hours.
 _LIST_LIMIT_S = 600.0
-"""Of all pages. A node that answers as late as it may would else hold a place of the others for hours."""
 
+# An answer up to this size is read at once, within a millisecond. A thread reads the others: the largest takes tens of
+# milliseconds.
 _AT_ONCE_BYTES = 8_192
-"""An answer up to this size is read at once, within a millisecond. A thread reads the others: the largest takes tens of
-milliseconds."""
 
-_MOST_ENTRIES = 100_000
-"""Of one answer. 4 MiB hold 70,000 volumes with the shortest ids, or two million empty entries."""
+_MOST_ENTRIES = 100_000  # Of one answer. 4 MiB hold 70,000 volumes with the shortest ids, or two million empty entries.
 
 _LARGEST_TOKEN_BYTES = 4_096
 
@@ -53,15 +49,13 @@ _AGAIN_S = 60.0
 
 _AT_ONCE = 20
 
-_SOUGHT_S = 1_200.0
-"""Every retry comes within this time: the resync of external-provisioner takes 15 minutes."""
+_SOUGHT_S = 1_200.0  # every retry comes within this time: the resync of external-provisioner takes 15 minutes
 
+# The things of one driver that are sought: with the longest ids 11 MB. Beyond, the oldest one begins anew.
 _MOST_SOUGHT = 10_000
-"""The things of one driver that are sought: with the longest ids 11 MB. Beyond, the oldest one begins anew."""
 
 _Read = TypeVar("_Read")
-_Key = tuple[str, str, str]
-"""Driver, node and kind."""
+_Key = tuple[str, str, str]  # Driver, node and kind
 
 
 class Unlisted(Exception):
@@ -69,15 +63,10 @@ class Unlisted(Exception):
 
 
 class Listed(NamedTuple):
-    """A thing that a driver lists.
-
-    Attributes:
-        thing: the thing.
-        size_bytes: its size; 0 if the driver does not tell it.
-    """
+    """A thing that a driver lists."""
 
     thing: Thing
-    size_bytes: int
+    size_bytes: int  # its size; 0 if the driver does not tell it
 
 
 async def each_page(ask: AskNode, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
@@ -137,7 +126,6 @@ def parse(method: str, body: bytes) -> Any:  # one of three message classes
 
 
 def endless(method: str) -> Unlisted:
-    """The error for a driver whose pages have no end."""
     return Unlisted(f"its answers to {method} do not end")
 
 
@@ -156,12 +144,11 @@ class Inventories:
         self, ask: AskNode, claims: Claims, *, now: Callable[[], float], monotonic: Callable[[], float]
     ) -> None:
         self._ask_node, self._claims, self._now, self._monotonic = ask, claims, now, monotonic
-        self._asked: dict[_Key, float] = {}
-        """When a node was asked last, in seconds of the monotonic clock."""
+        self._asked: dict[_Key, float] = {}  # when a node was asked last, in seconds of the monotonic clock
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        # By driver: the things that are sought, and since when, the oldest first.
         self._sought: dict[str, dict[Thing, float]] = {}
-        """By driver: the things that are sought, and since when, the oldest first."""
 
     def listed(self, driver: str, thing: Thing) -> AbstractSet[str]:
         """The nodes whose complete lists have begun since a thing is sought."""
@@ -205,11 +192,9 @@ class Inventories:
                 self._tasks[key].cancel()
 
     async def settled(self) -> None:
-        """Wait until no node is being asked."""
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def close(self) -> None:
-        """Ask no more."""
         for task in self._tasks.values():
             task.cancel()
         await self.settled()

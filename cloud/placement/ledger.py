@@ -8,44 +8,29 @@ from cloud.placement.book import Book
 from cloud.placement.claim import Id, Place
 from cloud.placement.recent import Recent
 
-_PART: Final = 1_000
-"""Things in one part: one millisecond."""
+_PART: Final = 1_000  # things in one part: one millisecond
 
 
 class Open(NamedTuple):
-    """A name with open calls, for the leak audit.
-
-    Attributes:
-        driver: the driver.
-        name: the name.
-        node: the node of the calls.
-        since: when the first one began, in seconds since the epoch.
-        in_doubt: whether an outcome is in doubt; else its calls run.
-    """
+    """A name with open calls, for the leak audit."""
 
     driver: str
     name: str
-    node: str
-    since: float
-    in_doubt: bool
+    node: str  # the node of the calls
+    since: float  # when the first one began, in seconds since the epoch
+    in_doubt: bool  # whether an outcome is in doubt; else its calls run
 
 
 class Ledger(NamedTuple):
     """All that this hub knows of names and ids, for the leak audit.
 
     It is read in parts, the open names first. A create that ends meanwhile stands there, or its things in `ids`.
-
-    Attributes:
-        open: the names with open calls.
-        ids: every thing, those that lists alone tell and deleted ones included.
-        made: when the things were made that the book has no more, in seconds since the epoch.
-        complete_since: no thing that was made after this time is missing in `made` and `ids`.
     """
 
-    open: list[Open]
-    ids: list[tuple[Place, Id]]
-    made: dict[Place, float]
-    complete_since: float
+    open: list[Open]  # the names with open calls
+    ids: list[tuple[Place, Id]]  # every thing, those that lists alone tell and deleted ones included
+    made: dict[Place, float]  # when the things were made that the book has no more, in seconds since the epoch
+    complete_since: float  # no thing that was made after this time is missing in `made` and `ids`
 
 
 async def read(books: Mapping[str, Book], recent: Recent) -> Ledger:

@@ -18,38 +18,27 @@ from common.reports import NODE_GET_INFO, DriverReport, report_from_json, report
 
 log = logging.getLogger("csi_bridge.hub.placement")
 
-_SHOWN: Final = 20
-"""A line names at most this many capabilities."""
+_SHOWN: Final = 20  # a line names at most this many capabilities
 
 NOTHING: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The offer of one driver.
+    """The offer of one driver."""
 
-    Attributes:
-        report: the answers that sidecars get, without the topology that the bridge supplies.
-        has_topology: whether the vendor has a topology of its own.
-        lacking: by node: the offered capabilities that its driver lacks. A node that lacks none is left out.
-    """
-
-    report: DriverReport
-    has_topology: bool
+    report: DriverReport  # the answers that sidecars get, without the topology that the bridge supplies
+    has_topology: bool  # whether the vendor has a topology of its own
+    # by node: the offered capabilities that its driver lacks. A node that lacks none is left out.
     lacking: Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """A node's vote.
+    """A node's vote."""
 
-    Attributes:
-        report: the report of its driver, with the `ESSENTIAL_METHODS`.
-        digest: the same for each report with these answers.
-    """
-
-    report: DriverReport
-    digest: bytes
+    report: DriverReport  # the report of its driver, with the `ESSENTIAL_METHODS`
+    digest: bytes  # the same for each report with these answers
 
 
 class Offers:
@@ -99,7 +88,6 @@ class Offers:
 
 
 def ballot_of(report: DriverReport) -> Ballot:
-    """The vote of a node with this report."""
     told = [(method, it.code, it.message, it.body) for method, it in report.answers.items() if method != NODE_GET_INFO]
     return Ballot(report, hashlib.sha256(ascii(sorted(told)).encode()).digest())
 

@@ -16,9 +16,9 @@ from typing import Final
 from cloud.placement.decisions import Ask, Send
 from common.status import Code, Origin, Status
 
+# After these the sidecars retry a create, because something may exist
+# (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
 _NOT_FINAL: Final = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED})
-"""After these the sidecars retry a create, because something may exist
-(docs/csi-contract.md#a-final-code-makes-a-sidecar-forget)."""
 
 
 def leaves_doubt(status: Status, ask: Ask, send: Send, *, is_known: bool) -> bool | None:

@@ -12,17 +12,11 @@ _MOST_DIGITS: Final = 4
 
 
 class PageToken(NamedTuple):
-    """A place in a list.
-
-    Attributes:
-        node: the node.
-        pages: how many pages the node has given before.
-        own: the driver's token; empty: the node's first page.
-    """
+    """A place in a list."""
 
     node: str
-    pages: int = 0
-    own: str = ""
+    pages: int = 0  # how many pages the node has given before
+    own: str = ""  # the driver's token; empty: the node's first page
 
     def __str__(self) -> str:
         """The form that the caller gets."""

@@ -39,31 +39,17 @@ log = logging.getLogger("csi_bridge.hub.placement")
 
 _LIST_VOLUMES: Final = "/csi.v1.Controller/ListVolumes"
 
-_SHARE: Final = 0.9
-"""A node has this share of the caller's time. The hub answers in the rest."""
-
-_TIME_S: Final = 60.0
-"""The time of a caller that sets none."""
-
-_PATIENCE_S: Final = 5.0
-"""The time of a node with a last list: a third of external-attacher's time for all nodes."""
+_SHARE: Final = 0.9  # A node has this share of the caller's time. The hub answers in the rest.
+_TIME_S: Final = 60.0  # the time of a caller that sets none
+_PATIENCE_S: Final = 5.0  # the time of a node with a last list: a third of external-attacher's time for all nodes
 
 _LAST_S: Final = 3_600.0
 
-_LASTS_BYTES: Final = 64 * 1_048_576
-"""All last lists together: 250,000 volumes with their topology."""
-
-_AHEAD_BYTES: Final = 262_144
-"""A larger page is not kept ahead, but asked for again when its turn comes."""
-
-_MOST_AHEAD: Final = 16
-"""The lists, of all drivers, whose next pages are kept ahead. Each sidecar needs one."""
-
-_STEP: Final = 200
-"""After so many entries, the hub serves its other calls."""
-
-_SHOWN_CHARS: Final = 400
-"""Ids are cut here."""
+_LASTS_BYTES: Final = 64 * 1_048_576  # all last lists together: 250,000 volumes with their topology
+_AHEAD_BYTES: Final = 262_144  # a larger page is not kept ahead, but asked for again when its turn comes
+_MOST_AHEAD: Final = 16  # The lists, of all drivers, whose next pages are kept ahead. Each sidecar needs one.
+_STEP: Final = 200  # after so many entries, the hub serves its other calls
+_SHOWN_CHARS: Final = 400  # ids are cut here
 
 _OK: Final = Status(Code.OK)
 
@@ -76,15 +62,10 @@ class _Last(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """A node's page.
+    """A node's page."""
 
-    Attributes:
-        answer: the message, with the driver's own token.
-        note: why it is the node's last list; empty: the driver has just answered.
-    """
-
-    answer: Any
-    note: str = ""
+    answer: Any  # the message, with the driver's own token
+    note: str = ""  # why it is the node's last list; empty: the driver has just answered
 
 
 class Pages:
@@ -100,13 +81,11 @@ class Pages:
     ) -> None:
         """`elsewhere` returns another node that a thing's PersistentVolume is for, if it is not for the given one."""
         self._ask, self._book, self._elsewhere, self._now = ask, book, elsewhere, now
+        # By digest of the list, and by node: the first pages that are asked ahead.
         self._ahead: dict[bytes, dict[str, asyncio.Task[_Page | None]]] = {}
-        """By digest of the list, and by node: the first pages that are asked ahead."""
-        self._lasts: dict[tuple[str, str, bytes], _Last] = {}
-        """By node and driver, and by digest; the oldest first."""
+        self._lasts: dict[tuple[str, str, bytes], _Last] = {}  # by node and driver, and by digest; the oldest first
         self._lasts_bytes = 0
-        self._notes: dict[tuple[str, str, str], str] = {}
-        """By node, driver and method: a sentence for people."""
+        self._notes: dict[tuple[str, str, str], str] = {}  # by node, driver and method: a sentence for people
 
     async def page(self, call: Question, sends: Sequence[Send]) -> Answer:
         """The page that a call asks for.
@@ -168,14 +147,12 @@ class Pages:
         return (note for (its, _, _), note in self._notes.items() if its == node)
 
     def forget(self, node: str, driver: str = "") -> None:
-        """Drop all of a node, or of one driver there."""
         for last in [key for key in self._lasts if key[0] == node and driver in ("", key[1])]:
             self._drop(last)
         for note in [key for key in self._notes if key[0] == node and driver in ("", key[1])]:
             del self._notes[note]
 
     async def close(self) -> None:
-        """Ask no more."""
         tasks = [task for ahead in self._ahead.values() for task in ahead.values()]
         self._ahead.clear()
         for task in tasks:
@@ -210,7 +187,6 @@ class Pages:
         return page if page.answer.ByteSize() <= _AHEAD_BYTES else None
 
     async def _first(self, call: Question, send: Send) -> _Page:
-        """A node's first page, or its last list."""
         needed, member = LISTINGS[call.method].capability, send.member
         if member is not None and member.ballot is not None and needed not in member.lists:
             raise Unlisted(f"its driver lacks the capability {ControllerServiceCapability.RPC.Type.Name(needed)}")
@@ -231,7 +207,6 @@ class Pages:
         return _Page(await _read(call.method, send, last.body), note)
 
     async def _live(self, call: Question, send: Send) -> _Page:
-        """A page that the driver gives now."""
         began = self._now()
         status, body = await self._ask(send.node, call)
         if status.code == Code.ABORTED and _token(call):

@@ -43,10 +43,7 @@ class Placement:
 
     Attributes:
         claims: names and ids.
-        foreign: refuses ids of other nodes, and remembers them.
         affinity: the PersistentVolumes; None: this hub follows none.
-        inventories: asks nodes for all that they have.
-        elections: elect the nodes that serve drivers whose storage every node reaches.
     """
 
     def __init__(
@@ -70,13 +67,16 @@ class Placement:
         `labels` returns None until the hub has read the Nodes.
         """
         self.claims, self.affinity = claims, affinity
+        # asks nodes for all that they have.
         self.inventories = Inventories(nodes.ask_node, claims, now=claims.now, monotonic=monotonic)
         self._pages = Pages(nodes.ask_node, book=claims.book, elsewhere=self._elsewhere, now=claims.now)
         self._nodes, self._loss = nodes, loss
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
+        # refuses ids of other nodes, and remembers them.
         self.foreign = ForeignIds(metrics, self._elsewhere if affinity is not None else None, owners)
         self._most_open = most_open
+        # elect the nodes that serve drivers whose storage every node reaches.
         self.elections = Elections(
             nodes, claims, metrics, fleet=self._fleets.of, rules=rules, labels=labels, monotonic=monotonic
         )

@@ -12,28 +12,21 @@ from typing import Final
 from cloud.placement.claim import Place
 from cloud.placement.requests import Made, made
 
-KEPT_S: Final = 3_600.0
-"""How long they are kept: the longest `--audit-grace`."""
+KEPT_S: Final = 3_600.0  # how long they are kept: the longest `--audit-grace`
+MOST: Final = 20_000  # How many are kept: 6 MB. A driver that makes more within an hour is audited later.
 
-MOST: Final = 20_000
-"""How many are kept: 6 MB. A driver that makes more within an hour is audited later."""
-
+# Of a larger answer, the things are kept: most of it is something else, and a node may send megabytes.
 _LARGE_BYTES: Final = 1_024
-"""Of a larger answer, the things are kept: most of it is something else, and a node may send megabytes."""
 
 
 class Recent:
-    """The answers of creates that succeeded lately, oldest first.
-
-    Attributes:
-        complete_since: no thing that was made after this time is missing, in seconds since the epoch.
-    """
+    """The answers of creates that succeeded lately, oldest first."""
 
     def __init__(self, now: float) -> None:
         """Without things: a hub that starts has forgotten those of its life before."""
-        self.complete_since = now
+        self.complete_since = now  # no thing that was made after this time is missing, in seconds since the epoch
+        # When each came, by driver, node, method and answer.
         self._answers: dict[tuple[str, str, str, bytes | Made], float] = {}
-        """When each came, by driver, node, method and answer."""
 
     def add(self, driver: str, node: str, method: str, answer: bytes, now: float) -> None:
         """Note the answer of a create that came now."""

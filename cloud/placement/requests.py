@@ -11,87 +11,65 @@ from cloud.placement.rules import RULES, Rule, Thing
 from common.csi.csi_pb2 import CreateVolumeResponse, TopologyRequirement, VolumeCapability
 from common.csi.methods import METHODS
 
+# A name or id beyond this length is nobody's but an attacker's. CSI allows 128 bytes (CSI spec, "Size Limits"), and
+# some vendors use more.
 LONGEST_CHARS: Final = 1_024
-"""A name or id beyond this length is nobody's but an attacker's. CSI allows 128 bytes (CSI spec, "Size Limits"), and
-some vendors use more."""
 
+# The access modes that only a driver with SINGLE_NODE_MULTI_WRITER knows.
 _OF_ONE_NODE: Final = frozenset(
     {VolumeCapability.AccessMode.SINGLE_NODE_SINGLE_WRITER, VolumeCapability.AccessMode.SINGLE_NODE_MULTI_WRITER}
 )
-"""The access modes that only a driver with SINGLE_NODE_MULTI_WRITER knows."""
 
 
 _AT: Final = " to node "
 
+# The methods whose key has the vendor's node id.
 _OF_A_NODE: Final = frozenset({"ControllerPublishVolume", "ControllerUnpublishVolume"})
-"""The methods whose key has the vendor's node id."""
 
+# The kind of the thing in a key, by method.
 _KINDS: Final = {
     method.rpartition("/")[2]: rule.about[0][0] for method, rule in RULES.items() if rule.changes or rule.ends
 }
-"""The kind of the thing in a key, by method."""
 
+# The method that deletes a thing, by its kind.
 _DELETIONS: Final = {rule.about[0][0]: method.rpartition("/")[2] for method, rule in RULES.items() if rule.ends}
-"""The method that deletes a thing, by its kind."""
 
 
 class Whereabouts(NamedTuple):
-    """The facts of one request.
+    """The facts of one request."""
 
-    Attributes:
-        name: method and name of a create, the same in each retry; empty if it makes nothing.
-        things: the things that the request is about.
-        parts: the members of these things. They tell the node if nothing is known of the things.
-        ends: the things that do not exist after a success.
-        node_id: the vendor's id of a node, or empty.
-        terms: the requested topology, preferred terms first: each a set of segments. Empty: none was requested.
-        missing: a required field that is empty; every vendor refuses such a request. Empty: no field is missing.
-        token: the place in a list at which the answer begins.
-        key: method and id of any other call that changes something, for a publication with the node id; else empty.
-        has_secrets: whether a deletion has Secrets.
-    """
-
-    name: str = ""
-    things: tuple[Thing, ...] = ()
-    parts: tuple[Thing, ...] = ()
-    ends: tuple[Thing, ...] = ()
-    node_id: str = ""
+    name: str = ""  # method and name of a create, the same in each retry; empty if it makes nothing
+    things: tuple[Thing, ...] = ()  # the things that the request is about
+    parts: tuple[Thing, ...] = ()  # the members of these things. They tell the node if nothing is known of the things.
+    ends: tuple[Thing, ...] = ()  # the things that do not exist after a success
+    node_id: str = ""  # the vendor's id of a node, or empty
+    # the requested topology, preferred terms first: each a set of segments. Empty: none was requested.
     terms: tuple[Mapping[str, str], ...] = ()
+    # a required field that is empty; every vendor refuses such a request. Empty: no field is missing.
     missing: str = ""
-    token: str = ""
+    token: str = ""  # the place in a list at which the answer begins
+    # method and id of any other call that changes something, for a publication with the node id; else empty.
     key: str = ""
-    has_secrets: bool = False
+    has_secrets: bool = False  # whether a deletion has Secrets
 
 
-NOTHING_ASKED: Final = Whereabouts()
-"""The facts of a request that names nothing, or that the hub does not read."""
+NOTHING_ASKED: Final = Whereabouts()  # the facts of a request that names nothing, or that the hub does not read
 
 
-_Getters = tuple[tuple[str, Callable[[Any], Any]], ...]
-"""By kind of things, a function that returns their ids."""
+_Getters = tuple[tuple[str, Callable[[Any], Any]], ...]  # by kind of things, a function that returns their ids
 
 
 class _Fields(NamedTuple):
-    """The fields that a `Rule` names, as functions that read them: the value, or the values where a path has several.
-
-    Attributes:
-        rule: the rule.
-        short: the method without its service.
-        request: the request's class.
-        name: of a create; None: it makes nothing.
-        about: by kind.
-        parts: by kind.
-        ends: by kind.
-        needed: by path: those without which every vendor refuses the request.
-    """
+    """The fields that a `Rule` names, as functions that read them: the value, or the values of a path with several."""
 
     rule: Rule
-    short: str
-    request: type[Message]
-    name: Callable[[Any], Any] | None
-    about: _Getters
-    parts: _Getters
-    ends: _Getters
+    short: str  # the method without its service
+    request: type[Message]  # the request's class
+    name: Callable[[Any], Any] | None  # of a create; None: it makes nothing
+    about: _Getters  # by kind
+    parts: _Getters  # by kind
+    ends: _Getters  # by kind
+    # by path: those without which every vendor refuses the request.
     needed: tuple[tuple[str, Callable[[Any], Any]], ...]
 
 
@@ -210,15 +188,10 @@ def needs(method: str, request: bytes) -> frozenset[str]:
 
 
 class Made(NamedTuple):
-    """What the answer to a create names.
-
-    Attributes:
-        things: the things.
-        terms: the topology that it gives a volume; empty: none, or it makes no volume.
-    """
+    """What the answer to a create names."""
 
     things: tuple[Thing, ...] = ()
-    terms: tuple[Mapping[str, str], ...] = ()
+    terms: tuple[Mapping[str, str], ...] = ()  # the topology that it gives a volume; empty: none, or it makes no volume
 
 
 NOTHING_MADE: Final = Made()

@@ -21,27 +21,22 @@ VOLUME, SNAPSHOT, GROUP = "volume", "snapshot", "group snapshot"
 
 GET_CAPACITY: Final = _CONTROLLER + "GetCapacity"
 
+# The capability to list things, by kind.
 LISTED_BY: Final = {
     VOLUME: ControllerServiceCapability.RPC.LIST_VOLUMES,
     SNAPSHOT: ControllerServiceCapability.RPC.LIST_SNAPSHOTS,
 }
-"""The capability to list things, by kind."""
 
 
 class Listing(NamedTuple):
-    """A method that lists all that a driver has of a kind, page by page.
+    """A method that lists all that a driver has of a kind, page by page."""
 
-    Attributes:
-        kind: the kind of things.
-        capability: the capability without which a driver does not serve it.
-        id_of: the id in an entry.
-    """
-
-    kind: str
-    capability: int
-    id_of: Callable[[Any], str]
+    kind: str  # the kind of things
+    capability: int  # the capability without which a driver does not serve it
+    id_of: Callable[[Any], str]  # the id in an entry
 
 
+# Requests and answers have the same fields for their pages.
 LISTINGS: Final[Mapping[str, Listing]] = {
     _CONTROLLER + "ListVolumes": Listing(VOLUME, LISTED_BY[VOLUME], operator.attrgetter("volume.volume_id")),
     _CONTROLLER + "ListSnapshots": Listing(SNAPSHOT, LISTED_BY[SNAPSHOT], operator.attrgetter("snapshot.snapshot_id")),
@@ -49,19 +44,13 @@ LISTINGS: Final[Mapping[str, Listing]] = {
         VOLUME, ControllerServiceCapability.RPC.LIST_VOLUME_HEALTH, operator.attrgetter("volume_id")
     ),
 }
-"""Requests and answers have the same fields for their pages."""
 
 
 class Thing(NamedTuple):
-    """A volume, a snapshot or a group of snapshots.
+    """A volume, a snapshot or a group of snapshots."""
 
-    Attributes:
-        kind: `VOLUME`, `SNAPSHOT` or `GROUP`.
-        id: the vendor's.
-    """
-
-    kind: str
-    id: str
+    kind: str  # `VOLUME`, `SNAPSHOT` or `GROUP`
+    id: str  # the vendor's
 
     def __str__(self) -> str:
         """`volume vol-1`, for messages."""
@@ -70,33 +59,24 @@ class Thing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The fields of a method's request and answer that placement reads. Fields are dotted paths.
+    """The fields of a method's request and answer that placement reads. Fields are dotted paths."""
 
-    Attributes:
-        about: the things of the request, which all have to be on one node: kind and field.
-        parts: the members of these things, on the same node: kind and field.
-        optional: whether the request may be about nothing, because its things are a source or a filter.
-        name: the name of a create, which is its idempotency key
-            (docs/csi-contract.md#when-two-calls-are-one-operation); empty if the method makes nothing.
-        makes: the things in the answer of a create: kind and field.
-        ends: the things that do not exist after a success: kind and field of the request.
-        wants: the requested topology: a TopologyRequirement or a Topology.
-        placed: the messages in the answer that have a field `accessible_topology`.
-        needs: the capabilities without which a driver refuses the call, each with the field that must be set for that;
-            empty: always. Deletions and unpublications have none, because the node must always get them.
-        changes: whether the method changes a thing without making or ending one.
-    """
-
+    # the things of the request, which all have to be on one node: kind and field.
     about: tuple[tuple[str, str], ...] = ()
-    parts: tuple[tuple[str, str], ...] = ()
-    optional: bool = False
+    parts: tuple[tuple[str, str], ...] = ()  # the members of these things, on the same node: kind and field
+    optional: bool = False  # whether the request may be about nothing, because its things are a source or a filter
+    # the name of a create, which is its idempotency key (docs/csi-contract.md#when-two-calls-are-one-operation); empty
+    # if the method makes nothing.
     name: str = ""
-    makes: tuple[tuple[str, str], ...] = ()
+    makes: tuple[tuple[str, str], ...] = ()  # the things in the answer of a create: kind and field
+    # the things that do not exist after a success: kind and field of the request.
     ends: tuple[tuple[str, str], ...] = ()
-    wants: str = ""
-    placed: tuple[str, ...] = ()
+    wants: str = ""  # the requested topology: a TopologyRequirement or a Topology
+    placed: tuple[str, ...] = ()  # the messages in the answer that have a field `accessible_topology`
+    # the capabilities without which a driver refuses the call, each with the field that must be set for that; empty:
+    # always. Deletions and unpublications have none, because the node must always get them.
     needs: tuple[tuple[str, str], ...] = ()
-    changes: bool = False
+    changes: bool = False  # whether the method changes a thing without making or ending one
 
 
 _CONTROLLER_SERVICE = ("CONTROLLER_SERVICE", "")
@@ -104,6 +84,7 @@ _GROUPS = (("GROUP_CONTROLLER_SERVICE", ""), ("CREATE_DELETE_GET_VOLUME_GROUP_SN
 _METADATA_SERVICE = (("SNAPSHOT_METADATA_SERVICE", ""),)
 
 
+# The rule of each method that names something. A method without a rule concerns every node.
 RULES: Final[Mapping[str, Rule]] = {
     _CONTROLLER + "CreateVolume": Rule(
         about=(
@@ -184,14 +165,13 @@ RULES: Final[Mapping[str, Rule]] = {
         about=((SNAPSHOT, "base_snapshot_id"), (SNAPSHOT, "target_snapshot_id")), needs=_METADATA_SERVICE
     ),
 }
-"""The rule of each method that names something. A method without a rule concerns every node."""
 
 
+# The methods whose success ends something.
 ENDS: Final = frozenset(method for method, rule in RULES.items() if rule.ends)
-"""The methods whose success ends something."""
 
+# The methods whose success makes something or ends it.
 CHANGES: Final = ENDS | {method for method, rule in RULES.items() if rule.name}
-"""The methods whose success makes something or ends it."""
 
+# Those that have a name or a key: they change something at the vendor.
 KEYED: Final = CHANGES | {method for method, rule in RULES.items() if rule.changes}
-"""Those that have a name or a key: they change something at the vendor."""
