@@ -162,6 +162,7 @@ class Driver:
     async def watch(self) -> None:
         while True:
             seen = file_id(str(self.socket))
+            self.channel.look()
             await self._ask()
             waited_s, had_connection = 0.0, self.channel.connected
             while waited_s < self._ask_again_s() and file_id(str(self.socket)) == seen:

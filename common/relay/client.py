@@ -4,8 +4,8 @@ Rules:
 
 * A status is the vendor's only if the vendor sent it in trailers, on a connection that lived on. Any other end of a
   call is a `VendorConnectionError` (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
-* The channel dials at the first call. It dials again after the connection has died, or when the socket's file has
-  changed because the driver restarted (`LOOK_S`). It sends no keepalive pings: grpc-go closes connections for them.
+* The channel dials at the first call. It dials again after the connection has died, or when its owner has found that
+  the socket's file has changed (`look`). It sends no keepalive pings: grpc-go closes connections for them.
 * On each new connection the channel first asks for the driver's name. It sends no call for another driver there.
 * There is one dial at a time. After a failure the next one waits up to a second, unless the socket's file has changed.
 """
@@ -14,7 +14,6 @@ import asyncio
 import errno
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -31,10 +30,6 @@ _REDIAL = Backoff(first_s=0.02, most_s=1.0)
 """The waits between failing dials. As with sidecars, a driver that comes back is found within a second."""
 
 WHO_TIMEOUT_S = 10.0  # the limit of the question for a driver's name
-
-LOOK_S = 0.01
-"""How long the socket's file is taken to be the same after a look. If an old driver goes on beside the new one, it may
-get calls for that long. A sidecar never looks: it keeps its connection to the old one."""
 
 Ask = Callable[[str, bytes], AwaitedCall]  # makes a call of a method with a request, on one connection
 
@@ -61,7 +56,6 @@ class Channel:
         self._connect_timeout_s = connect_timeout_s
         self._connection: ClientConnection | None = None
         self._file_id: FileId = None  # the socket's file at the last dial
-        self._look_at_s = 0.0
         self._dial: asyncio.Task[ClientConnection | str] | None = None
         self._waiting: dict[ClientCall, None] = {}  # the calls that wait for the dial
         self._failure = ""  # why the last dial failed
@@ -105,11 +99,6 @@ class Channel:
         than its own serves the socket.
         """
         connection = self._connection
-        if connection is not None and (now := time.monotonic()) >= self._look_at_s:
-            self._look_at_s = now + LOOK_S
-            if self._file_id != (file_id(self.path) or self._file_id):
-                self._renew()  # another process listens there
-                connection = None
         if (
             connection is None
             or connection.retired
@@ -124,6 +113,14 @@ class Channel:
             call.fail(VendorConnectionError(text, sent=False))
         else:
             connection.begin(call)
+
+    def look(self) -> None:
+        """Use a new connection if another process listens at the socket now: the old driver may go on beside it.
+
+        A sidecar never looks. To look before each call would cost a tenth of the call's time.
+        """
+        if self._file_id != (file_id(self.path) or self._file_id):
+            self._renew()
 
     def _renew(self) -> None:
         """Use the connection for no more calls; running ones go on."""

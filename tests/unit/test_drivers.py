@@ -60,11 +60,15 @@ class FakeChannel:
 
     def __init__(self) -> None:
         self.connected = False
+        self.looks = 0
         self.asked: list[str] = []
         self.asked_of: list[str] = []
         self.streams: list[FakeStream] = []
         self.answers: dict[str, tuple[Status, list[bytes], VendorConnectionError | None]] = {}
         self.call_itself("d.example")
+
+    def look(self) -> None:
+        self.looks += 1
 
     def call_itself(self, name: str) -> None:
         self.answer(GET_PLUGIN_INFO, named(name))
@@ -249,15 +253,20 @@ async def test_that_a_driver_is_away_and_back_is_told_once_each(one: OneDriver) 
     assert (one.driver.trouble, one.driver.away, one.changes) == ("", "", 3)
 
 
-async def test_a_driver_whose_connection_ends_is_asked_at_once_although_its_socket_is_the_same(
+async def test_a_driver_whose_socket_is_another_one_or_whose_connection_ends_is_asked_at_once(
     one: OneDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A killed driver leaves its file. The next regular question is a minute away."""
+    """A killed driver leaves its file; a replaced one may go on. The next regular question is a minute away."""
     monkeypatch.setattr("edge.drivers._LOOK_S", 0.001)
+    files = [(1, 1, 1)]
+    monkeypatch.setattr("edge.drivers.file_id", lambda _path: files[-1])
     one.channel.connected = True
     watching = asyncio.create_task(one.driver.watch())
     await until(lambda: one.driver.asked)
     assert len(one.channel.asked) == len(REPORTED_METHODS)
+    files.append((1, 2, 1))
+    await until(lambda: len(one.channel.asked) == 2 * len(REPORTED_METHODS))
+    assert one.channel.looks == 2  # before its questions, so that they go to the new driver
     one.channel.connected = False
     one.channel.fail(GET_PLUGIN_INFO, unreachable())
     await until(lambda: one.driver.away)

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from common.relay.client import LOOK_S, Ask
+from common.relay.client import Ask
 from common.relay.errors import (
     VendorAnswerTooLarge,
     VendorConnectionError,
@@ -22,14 +22,9 @@ from common.relay.errors import (
 )
 from common.status import Code, Status
 from tests.integration.relay.support import MIB, Vendor, channel_to, forwarding, serving, sidecar_at, vendor_at
+from tests.kit.waiting import until
 
 VENDOR_PROCESS = Path(__file__).with_name("vendor_process.py")
-
-
-@pytest.fixture
-def looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client looks at the socket's file for each call: the drivers of a test replace each other in no time."""
-    monkeypatch.setattr("common.relay.client.LOOK_S", 0.0)
 
 
 async def test_a_unary_call_gives_status_and_message(path: Path) -> None:
@@ -216,7 +211,6 @@ async def test_60_internal_errors_at_once_are_believed_and_the_connection_surviv
             assert len(channel._connections) == 1
 
 
-@pytest.mark.usefixtures("looking")
 async def test_calls_under_way_end_on_the_old_socket_while_new_ones_go_to_the_new(path: Path, tmp_path: Path) -> None:
     release, began = threading.Event(), threading.Event()
 
@@ -231,6 +225,7 @@ async def test_calls_under_way_end_on_the_old_socket_while_new_ones_go_to_the_ne
             await asyncio.to_thread(began.wait, 20)
             with vendor_at(tmp_path / "new", Who=lambda _request, _context: b"new"):
                 os.rename(tmp_path / "new", path)  # noqa: PTH104 - a driver takes over
+                channel.look()
                 assert (await channel.call("/a/Who", b"").unary())[1] == b"new"
                 assert len(channel._connections) == 2
                 release.set()
@@ -247,7 +242,7 @@ async def test_a_driver_that_goes_on_after_another_took_its_socket_gets_no_more_
             assert (await channel.call("/a/Who", b"").unary())[1] == b"old"
             with vendor_at(tmp_path / "new", Who=lambda _request, _context: b"new"):
                 os.rename(tmp_path / "new", path)  # noqa: PTH104 - a driver takes over
-                await asyncio.sleep(LOOK_S)
+                channel.look()
                 assert (await channel.call("/a/Who", b"").unary())[1] == b"new"
 
 
@@ -256,11 +251,11 @@ async def who(ask: Ask) -> str:
     return (name or b"").decode()
 
 
-@pytest.mark.usefixtures("looking")
 async def test_a_call_for_a_driver_that_another_has_replaced_is_not_sent(path: Path) -> None:
     async with channel_to(path, who=who) as channel:
         with vendor_at(path, Who=lambda _request, _context: b"old"):
             assert (await channel.call("/a/Echo", b"1", to="old").unary())[1] == b"1"
+        await until(lambda: not channel.connected)
         sent: list[bytes] = []
         with vendor_at(
             path, Who=lambda _request, _context: b"new", Take=lambda request, _context: sent.append(request)
