@@ -63,6 +63,7 @@ SHUT_S = 1.0  # how long a connection that closes waits for the peer to read the
 _HEAD = struct.Struct(">IBI")
 _SETTING = struct.Struct(">HI")
 _BLOCKS = frames.HEADERS, frames.CONTINUATION
+_PONG = frames.pack_head(8 << 8 | frames.PING, frames.ACK, 0)
 _SHAPE = frames.END_HEADERS | frames.PADDED | frames.PRIORITY_FLAG  # they say where the block is in HEADERS
 _SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}  # fixed ones (section 6)
 
@@ -253,7 +254,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
                             is_batch = batch.begin() or is_batch
                         stream.headers_received(fields)
                 elif kind == frames.PING and size == 8 and not stream_id and not flags & frames.ACK:
-                    self.out.append(frames.frame(frames.PING, frames.ACK, 0, data[start:stop]))
+                    self.out.append(_PONG + data[start:stop])
                     self._patient += 1
                 elif kind == frames.WINDOW_UPDATE and size == 4:
                     self._read_window_update(stream_id, int.from_bytes(data[start:stop], "big") & MAX_WINDOW_BYTES)

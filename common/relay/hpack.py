@@ -23,8 +23,9 @@ _FEW_FIELDS = 64
 
 _MOST_KNOWN = 8  # the decoded blocks that are kept: a peer's answers have two or three
 
-_ONLY_INDEXED = re.compile(rb"[\x80-\xfe]{1,16}").fullmatch
-"""Matches a short block of indexed fields, whose indexes have one byte each (RFC 7541, 6.1)."""
+_STORES_NOTHING = re.compile(rb"(?:[\x80-\xfe]|\x00\x0cgrpc-message\x00){1,16}").fullmatch
+"""Matches a short block of indexed fields, whose indexes have one byte each (RFC 7541, 6.1), and of the empty message
+that C-core's servers write as a literal without indexing (6.2.2)."""
 
 _NAME_AND_VALUE = itemgetter(0, 1)
 
@@ -81,9 +82,9 @@ class Decoder:
 
     def __init__(self, max_list_bytes: int) -> None:
         self.known: dict[bytes, list[Header]] = {}
-        """The fields of some blocks, not to be changed: look here before `decode`. A block that only names fields of
-        the tables changes nothing, and means the same until a block changes the dynamic table. An answer's usual
-        headers and trailers are such, so they are decoded once."""
+        """The fields of some blocks, not to be changed: look here before `decode`. A block that stores nothing in the
+        dynamic table means the same until another block stores something. An answer's usual headers and trailers are
+        such, so they are decoded once."""
         self._decoder = _RustDecoder(max_list_bytes)
         self._max_list_bytes = max_list_bytes
 
@@ -105,7 +106,7 @@ class Decoder:
         is_long = len(fields) > _FEW_FIELDS
         if is_long and sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields) > self._max_list_bytes:
             raise Http2Error("its header list is larger than the limit", ErrorCode.ENHANCE_YOUR_CALM)
-        if not _ONLY_INDEXED(block):
+        if not _STORES_NOTHING(block):
             self.known.clear()
         elif len(self.known) < _MOST_KNOWN:
             self.known[block] = fields

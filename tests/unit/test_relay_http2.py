@@ -306,6 +306,8 @@ def test_a_block_of_indexed_fields_means_what_the_table_says_now() -> None:
         assert decoder.decode(b"\x40\x01a\x01" + value) == [(b"a", value)]  # becomes the table's newest entry
         for _ in range(2):
             assert decoder.decode(b"\xbe\x82") == [(b"a", value), (b":method", b"GET")]
+            assert decoder.decode(b"\xbe\x00\x0cgrpc-message\x00") == [(b"a", value), (b"grpc-message", b"")]
+        assert len(decoder.known) == 2
     for index in range(0x81, 0xBE):
         decoder.decode(bytes((index,)))
     assert len(decoder.known) < 10
