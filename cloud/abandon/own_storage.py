@@ -42,7 +42,7 @@ def own_contents(
         volumes = (source.get("volumeHandle", ""), *(source.get("volumeHandles") or ()))
         told, given = part(content, "status"), {**source, **part(source, "groupSnapshotHandles")}
         names = ("snapshotHandle", "volumeGroupSnapshotHandle")
-        thing = next((its[name] for its in (told, given) for name in names if its.get(name)), "")
+        thing = next((its[name] for name in names for its in (told, given) if its.get(name)), "")
         if any((driver, volume) in handles for volume in volumes) or (driver, thing) in made:
             found.append(content)
     return found
