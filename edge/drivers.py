@@ -167,6 +167,7 @@ class Driver:
             waited_s, had_connection = 0.0, self.channel.connected
             while waited_s < self._ask_again_s() and file_id(str(self.socket)) == seen:
                 await asyncio.sleep(_LOOK_S)
+                self.channel.look()  # each time: a dial may have begun before the file changed, and ended after
                 waited_s += _LOOK_S
                 if had_connection and not self.channel.connected:  # a killed driver leaves its file
                     break
