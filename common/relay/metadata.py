@@ -26,7 +26,7 @@ _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 _PRINTABLE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
-_OUTER_SPACES = re.compile("^ +| +$")
+_OUTER_SPACES = re.compile("^ +|(?<! ) +$")  # looks at each space once: a node may send many
 _MAX_TIMEOUT_DIGITS = 99_999_999
 
 
