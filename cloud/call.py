@@ -17,7 +17,7 @@ A create, and a call that ends something, is recorded besides (`cloud.placement.
 * `Keeping.FIRST`: the name is in the records before the call is sent, and the things that a create has made before the
   caller gets the success.
 * `Keeping.LATE`, the exemption that `claims` describes: the call is sent and answered at once, and the hub does not
-  read the answer. If nobody takes it, the records get the things in it.
+  read an answer of the usual size. If nobody takes it, the records get the things in it.
 * `Keeping.OPEN`, for a driver with an elected node: as FIRST, and the book keeps no ids.
 * A create never hands on the id of a thing that another node has made (`foreign_ids`), except where several nodes reach
   the same storage. The create stays in doubt, and this node does not get the id.
@@ -379,7 +379,7 @@ class Call(Account, Receiver):
         if self._attempt is not None:
             if not is_only:
                 why = "more than one message"
-            elif send.keeping is not Keeping.LATE:
+            elif send.keeping is not Keeping.LATE or len(message) > LONGEST_CHARS:  # a smaller one has no large ids
                 why = self._read(message)
             if why:
                 self._end(in_doubt=True)
@@ -452,7 +452,7 @@ class Call(Account, Receiver):
         """Count the end of a call at an elected node. Returns the other names that are free now."""
         claims, driver, is_create = self._calls.placement.claims, self._ask.driver, bool(self._ask.asked.name)
         if status.ok:
-            if self._message is not None:
+            if self._message is not None and self._made.things:
                 claims.note_new(driver, self._send.node, self._ask.method, self._message)
             self._end(in_doubt=is_create and not self._made.things)
         else:

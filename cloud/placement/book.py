@@ -60,7 +60,7 @@ class Book:
         self.marks: dict[str, Mark] = {}  # by node
         self.open: dict[str, int] = {}  # by node: the number of names with open calls
         self.opened: dict[str, str] = {}  # by name with open calls: their node
-        # how many deletions were sent that the book did not read, because it has nothing of their node.
+        # how many deletions were sent whose success the book does not note, because it has nothing of their things.
         self.deletions = 0
         self._about: dict[Thing, set[str]] = {}  # the names with open calls that are about a thing
         self._gone: dict[tuple[Thing, str], float] = {}  # when each deleted id was deleted, in the order of the records

@@ -397,11 +397,15 @@ async def test_a_pinned_success_that_nobody_took_outlives_a_final_word_to_a_retr
     assert (world.places(), world.holder()) == (["n1"], "n1")
 
 
+@pytest.mark.parametrize("knows_others", [False, True])
 @pytest.mark.parametrize(("how", "holder"), [("deleted", "n1"), ("forgotten", "")])
 async def test_what_was_deleted_or_forgotten_before_a_success_was_given_up_does_not_come_back(
-    world: Placed, how: str, holder: str
+    world: Placed, how: str, holder: str, knows_others: bool
 ) -> None:
     """The caller had the answer, and what says so was lost with its link. A create before a deletion stays in doubt."""
+    if knows_others:  # the book has something of the node
+        world.make("n1", "vol-2")
+        await world.ask("CreateVolume", create("pvc-2"), mode=Mode.PINNED, wanted="n1", delivered=False)
     world.make("n1")
     first = await begun(world)
     if how == "deleted":
@@ -438,6 +442,13 @@ async def test_a_pinned_success_that_could_not_be_passed_on_is_one_that_nobody_t
     reply = await begun(world)
     reply.cancel()
     assert world.places() == ["n1"]
+
+
+async def test_a_pinned_success_with_a_huge_id_is_refused_and_not_kept(world: Placed) -> None:
+    world.make("n1", "v" * 2_000)
+    with pytest.raises(AnswerRefused, match="ids of 2000 characters"):
+        await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
+    assert (world.holder(), (await world.placement.claims.ledger()).made) == ("n1", {})
 
 
 async def test_a_pinned_success_that_names_no_volume_and_that_nobody_took_is_a_doubt(world: Placed) -> None:

@@ -104,6 +104,7 @@ async def test_every_call_goes_to_the_elected_node_with_the_epoch(world: Placed)
     ):
         assert (await ask(world, method, request)).node == "n1"
     assert world.epochs == [FIRST] * 5
+    assert len(world.placement.claims._recent._answers) == 1  # the others made nothing
     assert world.placement.report(DRIVER, "", Mode.SHARED).node == "n1"
 
 
