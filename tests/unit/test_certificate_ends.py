@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import ssl
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -79,6 +80,15 @@ def test_of_several_authorities_the_first_that_ends_is_told(tmp_path: Path, monk
     (sentence,) = CertificateEnds(pem.cert, ca, metrics).problems()
     assert sentence.startswith(f"a CA certificate in {ca} ends at ")
     assert shown(metrics, "ca") == term.ends_at
+
+
+def test_a_hub_cannot_hold_up_a_node_with_a_file_full_of_beginnings(tmp_path: Path) -> None:
+    """The cryptography library takes such a file as the one certificate, so the agent has it on its disk."""
+    pem = Authority(tmp_path).path.read_bytes()
+    full = pem + f"{ssl.PEM_HEADER}\n".encode() * 4_000
+    began_s = time.process_time()
+    assert terms_in(full) == terms_in(pem)
+    assert time.process_time() - began_s < 1
 
 
 def test_a_file_with_its_key_is_read_and_one_that_cannot_be_is_left_to_tls(tmp_path: Path) -> None:
