@@ -91,15 +91,15 @@ class CallInputs:
         """Return the claim's present sizes; None if it is gone, unreadable, or was replaced under the same name."""
         try:
             ref = Ref("PersistentVolumeClaim", claim.namespace, claim.name)
-            body = self._read(ref)
-            return read_claim(body) if body is not None and self._objects.uid(ref) == claim.uid else None
+            body = self._read(ref, uid=claim.uid)
+            return read_claim(body) if body is not None else None
         except (AttributeError, NotReady, TypeError, ValueError):
             return None
 
-    def _read(self, ref: Ref) -> dict[str, Any] | None:
+    def _read(self, ref: Ref, *, uid: str | None = None) -> dict[str, Any] | None:
         try:
             found = self._objects.get(ref)
-            return found.read() if found is not None else None
+            return found.read() if found is not None and uid in {None, found.stamp.uid} else None
         except OSError as error:
             raise NotReady(str(error)) from error
         except ValueError:

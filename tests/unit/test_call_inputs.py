@@ -137,3 +137,7 @@ def test_a_claim_of_another_uid_tells_no_size() -> None:
     assert inputs(persistent_claim(metadata={"uid": "other"})).claim_size(claim) is None
     assert inputs().claim_size(claim) is None
     assert inputs(persistent_claim(status={"capacity": {"storage": "x"}})).claim_size(claim) is None
+    store = FakeStore()
+    store.put(persistent_claim(metadata={"uid": "other"}))
+    store.uid = lambda _ref: "data-uid"  # type: ignore[method-assign]  # the disk has the new claim, memory not yet
+    assert CallInputs(store, node=NODE, clock=FakeClock()).claim_size(claim) is None
