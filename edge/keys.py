@@ -67,7 +67,7 @@ CODEC: Codec[Ask | Asked | Check | Checked | Wrong] = Codec({0: Ask, 1: Asked, 2
 
 def answer_apart(question: Ask | Check) -> Asked | Checked:
     """As `edge.key_maker.answer`, by a process of its own. Raises OSError if it gives no answer."""
-    command = [sys.executable, "-I", "-m", "edge.key_maker"]
+    command = [sys.executable, "-P", "-m", "edge.key_maker"]  # the modules of this process, and none of its directory
     try:
         done = subprocess.run(  # noqa: S603  # our own
             command, input=CODEC.encode(question), capture_output=True, timeout=_LIMIT_S, check=True

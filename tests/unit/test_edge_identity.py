@@ -106,6 +106,18 @@ def test_a_process_for_an_agents_key_that_does_not_answer_is_told(
         Identity(tmp_path / "state").request()
 
 
+def test_the_process_for_keys_finds_the_program_where_the_agent_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent installed for one user, or by PYTHONPATH, could join, and not renew."""
+    (tmp_path / "edge").mkdir()
+    (tmp_path / "edge" / "__init__.py").touch()
+    (tmp_path / "edge" / "key_maker.py").write_text("raise SystemExit('the agent has this one')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(OSError, match="the agent has this one"):
+        Identity(tmp_path / "state").request()
+
+
 def test_a_damaged_request_is_made_anew(identity: Identity, tmp_path: Path) -> None:
     first = identity.request()
     (tmp_path / "state" / "identity" / "next.pem").write_bytes(b"half a k")
