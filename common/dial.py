@@ -9,7 +9,7 @@ from common.limits import Limits
 from common.link import Link, LinkHandler
 from common.messages import Hello, Reason
 from common.proxy import Proxy, through
-from common.tcp import RawTcp, connect, in_words, tune
+from common.tcp import RawTcp, connect, in_words, queue_little
 from common.transport import WebSocket
 
 
@@ -78,7 +78,7 @@ async def _connect(
         raw = await through(proxy, endpoint, limits)
         if raw is None:
             _, raw = await connect(RawTcp, *address, limit_s=limits.hello_timeout_s)
-        tune(raw.transport, limits)
+        queue_little(raw.transport)
         secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
         websocket.connection_made(secure)  # start_tls() leaves that to its caller
 

@@ -27,7 +27,7 @@ from common.messages import Hello, Reason
 from common.pages.server import Pages
 from common.parsers import HostPort
 from common.session import State
-from common.tcp import LINGER_S, RawTcp, in_words, tune
+from common.tcp import LINGER_S, RawTcp, in_words, queue_little, tune
 from common.transport import WebSocket
 
 log = logging.getLogger("csi_bridge.listener")
@@ -139,6 +139,7 @@ class Listener:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
+        tune(self._sock, self._limits)
         factory = self._make_plain if self._tls is None else self._make_raw
         if self._sock.family == socket.AF_UNIX:
             self._server = await loop.create_unix_server(factory, sock=self._sock, backlog=_BACKLOG)
@@ -254,7 +255,7 @@ class Listener:
 
     async def _handshake(self, arrival: _Arrival, raw: RawTcp) -> None:
         assert self._tls is not None
-        tune(raw.transport, self._limits)
+        queue_little(raw.transport)
         left_s = arrival.began + self._limits.hello_timeout_s - asyncio.get_running_loop().time()
         websocket = self._make_websocket(arrival)
         try:

@@ -200,13 +200,19 @@ def overlook_lost_handshakes(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(complain)
 
 
-def tune(transport: asyncio.BaseTransport, limits: Limits) -> None:
-    """Let a TCP connection queue few bytes (see the module's docstring). The event loop has set TCP_NODELAY."""
-    sock = transport.get_extra_info("socket")
-    if sock is None:  # it has closed meanwhile, and the protocol hears of that
-        return
-    with contextlib.suppress(OSError):  # it has just closed, too
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.chunk_bytes // _NOTSENT_PART)
+def tune(sock: socket.socket | None, limits: Limits) -> None:
+    """Send at once, and let the kernel hold few unsent bytes. Connections inherit both from a listening socket.
+
+    None: the connection has closed meanwhile, and its protocol hears of that.
+    """
+    if sock is not None:
+        with contextlib.suppress(OSError):  # it has just closed, or is a UNIX socket
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.chunk_bytes // _NOTSENT_PART)
+
+
+def queue_little(transport: asyncio.BaseTransport) -> None:
+    """Let a transport hold the rest of one message at most."""
     cast("asyncio.Transport", transport).set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
 
 

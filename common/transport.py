@@ -41,7 +41,7 @@ from common.link import LATER_S, Link
 from common.parsers import HostPort
 from common.peer import Peer
 from common.sockets import peer_credentials
-from common.tcp import LINGER_S, in_words, tune
+from common.tcp import LINGER_S, in_words, queue_little, tune
 from common.websocket_frames import FrameReader, frame
 
 _SUBPROTOCOL = Subprotocol("csi-bridge")
@@ -165,7 +165,9 @@ class WebSocket(asyncio.Protocol):
             return
         self._transport = cast("asyncio.Transport", transport)
         self._made_at = time.monotonic()
-        tune(transport, self._limits)
+        queue_little(transport)
+        if self._is_client:
+            tune(transport.get_extra_info("socket"), self._limits)
         if self._on_made is not None:
             self._on_made(self)
         if isinstance(self._core, ClientProtocol):
@@ -303,11 +305,13 @@ class WebSocket(asyncio.Protocol):
 
     def _find_peer(self) -> Peer:
         assert self._transport is not None
-        sock = self._transport.get_extra_info("socket")
+        name = self._transport.get_extra_info("peername")
+        # A socket's object takes longer than the rest of this, so a TCP connection has none.
+        sock = self._transport.get_extra_info("socket") if not isinstance(name, tuple) else None
         if sock is not None and sock.family == socket.AF_UNIX:
             pid, uid, _ = peer_credentials(sock)
             return Peer(f"pid {pid} uid {uid}", local=True, uid=uid)
-        host, port, *_ = self._transport.get_extra_info("peername") or ("?", 0)
+        host, port, *_ = name or ("?", 0)
         address, tls = f"{host}:{port}", self._transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None and not self._is_client else None
         if not certificate:  # TLS has checked all that a client wants to know of its server's

@@ -35,7 +35,7 @@ from tests.kit.stranger import Closed, Stranger, hello, upgrade_request, websock
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from common.link import Link
@@ -219,6 +219,31 @@ async def test_a_hub_with_a_certificate_of_another_ca_is_not_trusted(tmp_path: P
     ours = ssl.create_default_context(cafile=Authority(tmp_path / "b").path)
     async with hub(Peer(), tls=lambda: tls) as listener:
         assert "its certificate is not trusted: " in await refusal_of(f"wss://{listener.address}", tls=ours)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_the_kernel_holds_little_at_both_ends_of_a_link_and_sends_that_at_once(
+    run: Callable[[Awaitable[None]], None], *, tls: bool, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cafile=authority.path)
+    theirs.load_cert_chain(authority.hub().cert, tmp_path / "hub.key")
+
+    async def look() -> None:
+        listening, hello = socket.create_server(("127.0.0.1", 0)), introduce("hub", "hub", instance="h")
+        listener = Listener(listening, hello, Peer(), limits=LIMITS, tls=(lambda: theirs) if tls else None)
+        await listener.start()
+        url = f"{'wss' if tls else 'ws'}://{listener.address}"
+        link = await dial(hub_endpoint(url), HELLO, Peer(accepts=False), limits=LIMITS, tls=ours)
+        for end in (link.writer, *listener._websockets):
+            option = end._transport.get_extra_info("socket").getsockopt  # type: ignore[attr-defined]  # a WebSocket
+            found.append([option(socket.IPPROTO_TCP, it) for it in (socket.TCP_NODELAY, socket.TCP_NOTSENT_LOWAT)])
+        await listener.close()
+
+    found: list[list[int]] = []
+    run(look())
+    assert found == [[1, LIMITS.chunk_bytes // 4]] * 2
 
 
 # -------------------- the order in which asyncio may tell of things --------------------
