@@ -101,7 +101,7 @@ class Calls:
 
 
 class Call(Account, Receiver):
-    """One call. It is its own self. `begin` it with its request.
+    """One call. It is its own account. `begin` it with its request.
 
     The end of either side is the end of the call; later calls from the other one do nothing. The caller's stream tells
     `left` and `released`, the node's `took`, `ended` and `failed`, and either of them `writable`.

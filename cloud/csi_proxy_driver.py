@@ -20,7 +20,7 @@ import random
 import secrets
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from cloud.driver_settings import DriverSettings
 from cloud.forwarded_call import ForwardedCall, no_hub
@@ -125,13 +125,6 @@ class ProxyDriver(ServedByTasks):
         self._link = link
         self._metrics.link_ups.inc()
         self._watch.up(link)
-
-    async def serve(self, _stream: Stream) -> NoReturn:
-        # The hub opens none here.
-        raise NotCarried("a stream", "a proxy driver serves none")
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        """Do nothing: the uplink logs the refusal and dials again."""
 
     def draining(self, link: Link, _message: str) -> None:
         # The watch would keep the link open while one side shuts down.

@@ -11,11 +11,11 @@ import time
 
 from common.accounting import Account
 from common.csi.methods import UNARY
-from common.errors import CallError, CallTimeout, LinkLost, MessageTooLarge, TunnelClosed, timestamp
+from common.errors import CallError, CallTimeout, Draining, LinkLost, MessageTooLarge, TunnelClosed, timestamp
 from common.link import Link
 from common.messages import Kind
 from common.receiver import Receiver
-from common.relay.server_call import ServerCall
+from common.relay.server_call import CancelReason, ServerCall
 from common.status import Status
 
 # The largest answer that a stock sidecar takes: grpc-go's default, which no sidecar raises.
@@ -87,7 +87,10 @@ class ForwardedCall(Account, Receiver):
     def cancel(self) -> None:
         """Cancel the call at the hub: the sidecar does not wait any longer, or the server closes."""
         self._link.cancel(self._number)
-        self.leave()
+        if self._call.cancelled_by is CancelReason.CLOSING:
+            self.fail(Draining("proxy driver"))
+        else:
+            self.leave()
         self._call.fail(None)
 
     def _taken(self, delivered: bool) -> None:  # noqa: FBT001  # as `common.relay.connection.Taken`

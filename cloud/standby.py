@@ -216,7 +216,7 @@ class Standby(ServedByTasks):
     @staticmethod
     def _check(link: Link) -> None:
         if not link.peer_identity.local:
-            raise RemoteProtocolError("Open: this hub is a standby")
+            raise RemoteProtocolError("Open: from a standby")
 
     async def serve(self, _stream: Stream) -> NoReturn:
         """Refuse every stream, and say which hub leads."""

@@ -1,7 +1,8 @@
 """A batch: the writes that one read causes. They leave together, those of each socket in one system call.
 
-A read may bring the messages of many calls, and each call writes at once. If more than one has come, the reader begins
-a batch. Then a writer keeps its bytes, and appends a function to `current.writers` that writes them at the batch's end.
+A read may bring the messages of many calls, and each call writes at once. If a read brings several messages, the reader
+begins a batch. Then a writer keeps its bytes, and appends a function to `current.writers`, which writes them at the
+batch's end.
 """
 
 import threading

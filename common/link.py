@@ -10,7 +10,7 @@ Rules:
 
 * One task serves one accepted `Stream`. It has a name, and its failure is logged. When the opener stops waiting, the
   task is cancelled, unless it has detached itself.
-* No method waits for the network: `send()` waits only for the message before the last one.
+* No method waits for the network: `send()` waits only until the message before it has left.
 * An idle link has one timer, and no task or future: one hub has thousands of links.
 """
 
@@ -138,7 +138,7 @@ class Stream(Receiver):
         return message
 
     async def send(self, message: bytes) -> None:
-        """Queue a message. Waits while an earlier one has not left yet, so that at most two are queued.
+        """Queue a message. Waits until the one before has left, so that at most one is queued.
 
         For one sender at a time. Cancelling leaves the message unsent.
 
@@ -175,11 +175,6 @@ class Stream(Receiver):
         self._drop_inbox()
         self._link.cancel(self.id)
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether `receive()` would return None now: the status is there, and no message before it is left."""
-        return self.status is not None and not self._inbox
-
     def detach(self) -> None:
         """Keep the task of an accepted stream from being cancelled when the opener leaves.
 
@@ -212,6 +207,7 @@ class Stream(Receiver):
     def left(self) -> None:
         if self.task is not None and not self._detached:
             self.task.cancel()
+        self.writable()  # a detached task may wait for room, and nothing leaves any more
 
     def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
         self._drop_inbox()

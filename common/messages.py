@@ -4,7 +4,7 @@ One WebSocket message carries one or more frames, as `common.codec` writes them.
 
 Rules:
 
-* A frame of an unknown type becomes an `UnknownFrame`. The session answers it with `NotUnderstood` and goes on.
+* The session answers a frame of an unknown type with `NotUnderstood`, and goes on.
 * `WIRE_VERSION` changes only when an old peer would misread a frame. Optional parts are features, listed in the hello.
 * tests/unit/test_messages.py has the golden bytes of each frame, so that the diff shows a change of the wire.
 """

@@ -599,7 +599,7 @@ class Session:
         frame = Open(*heading)
         number = frame.stream
         if self._dialler and not self.peer.epoch:
-            raise RemoteProtocolError("Open: this hub is a standby")
+            raise RemoteProtocolError("Open: from a standby")
         if max(len(frame.subject), len(frame.method), len(frame.node), len(frame.call)) > _MAX_NAME_CHARS:
             raise RemoteProtocolError(f"Open: a name of more than {_MAX_NAME_CHARS} characters")
         if number % 2 != (0 if self._dialler else 1) or number <= self._last_peer_stream:

@@ -5,7 +5,7 @@ are one step: no other call of this hub can come between, and the records keep o
 
 Rules:
 
-* Memory gets each change at once. `write` waits for the records, and `put` does not.
+* Memory gets each change at once. `_write` returns the end of its write, for callers that wait; `_put` is retried.
 * A write may leave the first few of its records: each order is such that these alone are safe, and says why.
 * A call that the hub places is in the records before it is sent, and its final answer before the caller gets it. So a
   name costs two writes, and one more when its thing is deleted. If the second one fails, the name stays open in the

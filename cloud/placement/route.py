@@ -99,7 +99,7 @@ def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
 
 def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
     """Read the fields of a request that `route` needs; none if the call is pinned and makes and ends nothing."""
-    is_placed = not wanted and (mode == Mode.LOCAL or (fleet.has_topology and mode not in {Mode.PINNED, Mode.SHARED}))
+    is_placed = is_local(fleet, wanted, mode)
     if not (is_placed or method in CHANGES or (mode == Mode.SHARED and (method in KEYED or method in LISTINGS))):
         return Ask(driver, method, NOTHING_ASKED, wanted, mode)
     try:

@@ -67,7 +67,9 @@ _PONG = frames.pack_head(8 << 8 | frames.PING, frames.ACK, 0)
 _SHAPE = frames.END_HEADERS | frames.PADDED | frames.PRIORITY_FLAG  # they say where the block is in HEADERS
 _SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}  # fixed ones (section 6)
 
-Taken = Callable[[bool], None]  # told once: True when the socket has taken bytes, False when their stream ended first
+Taken = Callable[
+    [bool], None
+]  # told once: True when the bytes were given to the transport, False when their stream ended first
 
 
 class Stream:

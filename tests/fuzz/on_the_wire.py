@@ -120,7 +120,7 @@ class _Driven:
                     if cut.number() & 3:
                         self.session.accept(1)
                     else:
-                        self.session.refuse("conflict", "another one")
+                        self.session.goodbye("conflict", "another one")
                 case Opened():
                     assert event.stream not in self.theirs
                     self.theirs.add(event.stream)

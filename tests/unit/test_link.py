@@ -90,25 +90,37 @@ async def test_a_detached_task_answers_a_caller_who_waits() -> None:
     assert work.released == [True]
 
 
-async def test_a_stream_is_exhausted_when_its_status_is_there_and_its_last_message_taken() -> None:
-    work = Work(detached=False)
-    opening, _ = await linked(work)
-    stream = opening.open(Kind.ORDER)
-    work.gate.set()
+@pytest.mark.parametrize("how", ["cancel", "cut"])
+async def test_a_detached_task_that_waits_for_room_goes_on_when_the_caller_leaves(how: str) -> None:
+    """Else it would wait for ever, with its answer."""
+    sent: list[int] = []
+
+    async def serve(stream: Stream) -> None:
+        stream.detach()
+        for number in range(4):
+            await stream.send(bytes(1_048_576))
+            sent.append(number)
+
+    serving, opening = link_pair(Peer(serve), Peer(accepts=False))
     await settle()
-    before = stream.exhausted
-    await stream.receive()
-    assert (before, stream.exhausted) == (False, True)
-    assert await stream.receive() is None
+    stream = opening.open(Kind.ORDER)
+    await settle()
+    assert len(sent) < 4
+    if how == "cancel":
+        stream.cancel()
+    else:
+        cut(opening, serving)
+    await settle()
+    assert len(sent) == 4
 
 
-async def test_a_stream_lost_with_its_link_is_not_exhausted() -> None:
+async def test_a_stream_lost_with_its_link_has_no_status() -> None:
     opening, serving = await linked(Work(detached=False))
     stream = opening.open(Kind.ORDER)
     await settle()
     cut(opening, serving)
     await settle()
-    assert not stream.exhausted
+    assert stream.status is None
     with pytest.raises(TunnelClosed):
         await stream.receive()
 
@@ -218,4 +230,4 @@ async def test_a_stream_whose_last_message_the_peer_does_not_take_has_not_ended(
     stream = opening.open(Kind.ORDER)
     await settle()
     assert seen == [None]
-    assert stream.exhausted
+    assert stream.status is not None

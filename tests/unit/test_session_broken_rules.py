@@ -69,7 +69,7 @@ def test_a_dialler_opens_odd_streams_and_an_acceptor_even_ones(stream: int) -> N
 
 
 def test_a_standby_opens_nothing() -> None:
-    assert broken_rule(dialled_session(epoch=0), opening(2)) == "Open: this hub is a standby"
+    assert broken_rule(dialled_session(epoch=0), opening(2)) == "Open: from a standby"
 
 
 @pytest.mark.parametrize("again", [5, 3])

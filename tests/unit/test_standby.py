@@ -101,7 +101,7 @@ async def test_a_link_over_the_network_ends_with_the_first_stream_that_its_peer_
     """One node may have 64 links there, on each of which unread streams keep 64 MiB."""
     agent, other = await site.come(edge()), await site.come(edge("n2"))
     agent.open(Kind.REPORT, b"x")
-    assert await agent.wait_closed() == ("protocol-error", "Open: this hub is a standby")
+    assert await agent.wait_closed() == ("protocol-error", "Open: from a standby")
     assert (other.over, site.status().links) == (False, 1)
 
 
