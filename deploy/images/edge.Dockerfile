@@ -5,6 +5,7 @@
 #   ... --target dirdriver -t REGISTRY/dirdriver:0.1.0 .     the example driver
 #
 # No line names a platform: docker and pip choose the base image and the wheels of each.
+# The official images are built with profile-guided optimisation, without which a call takes a tenth longer.
 ARG PYTHON=docker.io/library/python:3.13-slim-bookworm
 
 FROM ${PYTHON} AS build
