@@ -121,6 +121,7 @@ class Driver:
     ) -> tuple[Status, bytes | None]:
         """Call NodeGetInfo and return the answer for Kubernetes, with the node's segment where needed."""
         # It is asked now whether it has a topology: the keys are hard to change once Kubernetes has them.
+        self.channel.look()  # Kubernetes keeps the answer, and a replaced driver may go on
         status, body = await self.unary(NODE_GET_INFO, request, timeout_s=timeout_s, to=to)
         if body is None:
             return status, None

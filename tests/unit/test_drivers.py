@@ -241,6 +241,12 @@ async def test_an_answer_that_does_not_parse_is_a_trouble(one: OneDriver) -> Non
     assert f"its answer to {CAPABILITIES} does not parse" in one.driver.trouble
 
 
+async def test_what_kubernetes_keeps_of_a_node_is_asked_of_the_driver_that_is_there_now(one: OneDriver) -> None:
+    """A kubelet asks once for each registration, and a replaced driver may go on."""
+    await one.driver.node_info(b"", timeout_s=1.0, to="", announced=lambda: False)
+    assert one.channel.looks == 1
+
+
 async def test_that_a_driver_is_away_and_back_is_told_once_each(one: OneDriver) -> None:
     await one.ask()
     one.channel.fail(GET_PLUGIN_INFO, unreachable())
