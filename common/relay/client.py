@@ -171,12 +171,12 @@ class Channel:
 
     async def _connect(self) -> ClientConnection | str:
         """Return a connection to a driver that has given its name, or the reason why there is none."""
-        self._file_id = file_id(self.path)
-        if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH_BYTES:
-            return f"its path is too long: a UNIX socket's has {LONGEST_SOCKET_PATH_BYTES} bytes at most"
         connection: ClientConnection | None = None
         usable = False
         try:
+            self._file_id = file_id(self.path)
+            if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH_BYTES:
+                return f"its path is too long: a UNIX socket's has {LONGEST_SOCKET_PATH_BYTES} bytes at most"
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await asyncio.get_running_loop().create_unix_connection(
                     lambda: ClientConnection(self.path, self.max_message_bytes, self._connections.discard), self.path

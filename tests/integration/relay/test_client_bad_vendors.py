@@ -254,6 +254,7 @@ async def test_a_process_that_does_not_accept_fails_within_the_connect_timeout(p
         ("a socket", r"connection refused \(is the driver running\?\)"),
         ("a file", "connection refused|not a socket"),
         ("too long", "too long"),
+        ("\0", "null byte"),
     ],
 )
 async def test_a_path_at_which_nobody_can_listen_is_an_error_that_says_why(
@@ -265,7 +266,7 @@ async def test_a_path_at_which_nobody_can_listen_is_an_error_that_says_why(
     elif kind == "a file":
         path.touch()  # noqa: ASYNC240 - nothing else runs
     else:
-        path = tmp_path / ("x" * 200)
+        path = tmp_path / ("x" * 200 if kind == "too long" else kind)
     async with channel_to(path) as channel:
         result = await outcome(channel)
     assert isinstance(result, VendorUnreachable)
