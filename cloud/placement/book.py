@@ -179,6 +179,8 @@ class Book:
         if its.gone:
             self._gone[thing, node] = its.gone
             heapq.heappush(self._ends, (its.gone, thing, node))
+            if len(self._ends) > 2 * len(self._gone) + 100:  # callers can delete one id any number of times
+                self._ends = sorted((at, *place) for place, at in self._gone.items())
         return [*claims, claim]
 
     def drop(self, thing: Thing, node: str) -> list[Claim]:

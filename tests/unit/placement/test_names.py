@@ -614,6 +614,13 @@ async def test_what_is_gone_is_remembered_for_an_hour_and_no_longer(world: Place
         await world.ask("DeleteVolume", delete("vol-1"))
 
 
+async def test_an_id_that_is_deleted_again_and_again_is_remembered_once(world: Placed) -> None:
+    await world.has_made("n1")
+    for _ in range(300):
+        await world.ask("DeleteVolume", delete())
+    assert len(world.book._ends) < 200
+
+
 async def test_no_secret_reaches_the_disk(world: Placed, tmp_path: Path) -> None:
     world.make("n1")
     request = create("pvc-1", on("n1"))
