@@ -13,7 +13,7 @@ from cloud.placement.claim import Place
 from cloud.placement.requests import Made, made
 
 KEPT_S: Final = 3_600.0  # how long they are kept: the longest `--audit-grace`
-MOST: Final = 20_000  # How many are kept: 6 MB. A driver that makes more within an hour is audited later.
+MOST: Final = 20_000  # How many are kept: 9 MB of usual ones. A driver that makes more within an hour is audited later.
 
 # Of a larger answer, the things are kept: most of it is something else, and a node may send megabytes.
 _LARGE_BYTES: Final = 1_024

@@ -321,7 +321,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
         stream = self.outgoing.pop(stream_id, None)
         if stream is None:
             return
-        for taken in (*(taken for _, taken in stream.pieces), stream.trailers and stream.trailers[1]):
+        (pieces, stream.pieces), (trailers, stream.trailers) = (stream.pieces, deque()), (stream.trailers, None)
+        for taken in (*(taken for _, taken in pieces), trailers and trailers[1]):
             if taken is not None:
                 taken(False)  # noqa: FBT003
 
@@ -398,9 +399,13 @@ class Connection(asyncio.Protocol, Generic[Call]):
             stream.pieces[0] = view[size:], taken
             return size
         stream.pieces.popleft()
-        trailers = stream.trailers if is_last else None
+        trailers = None
         if is_last:
             del self.outgoing[stream.stream_id]
+            trailers, stream.trailers = (
+                stream.trailers,
+                None,
+            )  # else the call and its answer's end would keep each other
         if taken is not None:
             taken(True)  # noqa: FBT003
         if trailers is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -603,3 +605,21 @@ async def test_a_callback_may_send_and_cut_while_windows_open(cuts: bool) -> Non
     end.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: 1000}))
     await settle()
     assert not end.wire.is_closing()
+
+
+@pytest.mark.parametrize("how", ["taken", "reset"])
+async def test_an_answer_that_had_to_wait_is_freed_at_its_end(how: str) -> None:
+    """A cycle of references would keep megabytes until the next garbage collection."""
+    end = Serving(lambda call: call.answer(OK, b"x" * 100_000)).begun()
+    end.receive(request(1))
+    call = weakref.ref(end.calls.pop())
+    gc.disable()
+    try:
+        if how == "taken":
+            end.receive(wire(8, 0, 0, (1 << 20).to_bytes(4, "big")), wire(8, 0, 1, (1 << 20).to_bytes(4, "big")))
+        else:
+            end.receive(wire(3, 0, 1, (8).to_bytes(4, "big")))
+        end.wire.writes.clear()
+        assert call() is None
+    finally:
+        gc.enable()
