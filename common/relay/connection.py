@@ -402,10 +402,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         trailers = None
         if is_last:
             del self.outgoing[stream.stream_id]
-            trailers, stream.trailers = (
-                stream.trailers,
-                None,
-            )  # else the call and its answer's end would keep each other
+            trailers, stream.trailers = stream.trailers, None  # else these and the call would keep each other
         if taken is not None:
             taken(True)  # noqa: FBT003
         if trailers is not None:
