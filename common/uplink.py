@@ -26,6 +26,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+
 from common.backoff import Backoff
 from common.dial import dial
 from common.endpoint import Endpoint
@@ -143,20 +145,31 @@ class HubAddress:
         return self._news.is_set()
 
     async def _dial_until_up(self) -> Link:
-        while True:
-            while self.is_double and await self._hear(REST_S):
-                pass
-            try:
-                return await self._dial()
-            except (DialError, HandshakeRefused) as error:
-                self._failures += 1
-                self._uplink.on_redial()
-                if str(error) != self.why:
-                    self.why = str(error)
-                    log.warning("no link to the hub: %s; dialling again until there is one", error)
-            await self._hear(REDIAL.wait_s(self._failures))
-            if not self._failures:  # another link is gone
-                await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type((DialError, HandshakeRefused)),
+            wait=lambda _: REDIAL.wait_s(self._failures + 1),
+            before_sleep=self._note_failure,
+            sleep=self._pause,
+        )
+        return await retrying(self._dial_rested)
+
+    def _note_failure(self, state: RetryCallState) -> None:
+        self._failures += 1
+        self._uplink.on_redial()
+        error = state.outcome.exception() if state.outcome is not None else None
+        if str(error) != self.why:
+            self.why = str(error)
+            log.warning("no link to the hub: %s; dialling again until there is one", error)
+
+    async def _pause(self, longest_s: float) -> None:
+        await self._hear(longest_s)
+        if not self._failures:  # another link is gone
+            await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
+
+    async def _dial_rested(self) -> Link:
+        while self.is_double and await self._hear(REST_S):
+            pass
+        return await self._dial()
 
     async def _dial(self) -> Link:
         asked, self._moves = self._moves, False  # from here on, a move asks for a newer certificate than this one
