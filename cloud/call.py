@@ -321,7 +321,7 @@ class Call(Account, Receiver):
         else:
             visit.link.cancel(self._number)
         if self._attempt is not None:
-            self._release_late(self._attempt, is_taken=delivered)
+            self._release(self._attempt, is_taken=delivered)
 
     # ---- both
 
@@ -473,14 +473,14 @@ class Call(Account, Receiver):
         if outcome.must_wait(send, is_open=attempt.claim.is_open, in_doubt=in_doubt):
             raise NameElsewhere(ask.driver, ask.name, send.node, "a topology that this node does not have")
 
-    def _release_late(self, attempt: Attempt, *, is_taken: bool) -> None:
-        """End the attempt of a LATE call. If nobody took its success, the records get the things in it."""
+    def _release(self, attempt: Attempt, *, is_taken: bool) -> None:
+        """End an attempt. The records get the things of a LATE success that nobody took; else it is in doubt."""
         claims, ask, node, message = self._calls.placement.claims, self._ask, self._send.node, self._message
         if is_taken:
             if message is not None:
                 claims.note_new(ask.driver, node, ask.method, message)
             self._end(in_doubt=False)
-        elif message is not None and not self._read(message):
+        elif message is not None and self._send.keeping is Keeping.LATE and not self._read(message):
             self._attempt = None
             claims.untaken(ask.driver, attempt, node, self._made.things)
         else:

@@ -134,7 +134,7 @@ class Placement:
         Raises:
             CallError: nowhere.
         """
-        elections, fleet = self.elections, self._fleets.present.get(driver) or self._fleets.of(driver)
+        elections, fleet = self.elections, self._fleets.of(driver)
         # A call of another placement, or of an operator, must not run beside calls of an elected node.
         is_elected = mode != Mode.LOCAL and (driver in elections.drivers or (not mode and elections.had(driver)))
         if mode == Mode.SHARED or is_elected:

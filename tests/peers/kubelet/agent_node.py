@@ -164,7 +164,8 @@ class AgentNode:
 
     def _audiences(self) -> set[str]:
         """For whom any driver wants tokens; "" is the API server."""
-        drivers = [it for (kind, _, _), it in self._objects.items() if kind == "CSIDriver"]
+        with self._lock:  # scenarios run beside each other
+            drivers = [it for (kind, _, _), it in self._objects.items() if kind == "CSIDriver"]
         return {it["audience"] for driver in drivers for it in driver["spec"].get("tokenRequests") or ()}
 
     def _write_tokens(self, pod: Object, audiences: set[str]) -> None:
