@@ -20,7 +20,7 @@ _LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What does the node send to the hub?"""
+    """Asks for the request that the node sends to the hub."""
 
     following: bytes  # the file of the next key; empty: there is none
     present: bytes  # the file of the present one; empty: there is none, or it may be the next one, too
@@ -29,7 +29,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The request of the next key."""
+    """The answer to `Ask`: the request for a certificate of the next key."""
 
     following: bytes  # the file of the next key: that of the question, or one with a new key
     request: bytes  # PKCS#10, DER
@@ -39,7 +39,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Is this the certificate of the next key?"""
+    """Asks whether the hub's chain begins with a certificate of the next key."""
 
     following: bytes
     node: str
@@ -50,14 +50,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """It is; and the key without its request."""
+    """The answer to `Check` if it does: the key without its request."""
 
     key: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """It is not, or a file is damaged."""
+    """The answer if it does not, or if a file is damaged."""
 
     why: str
 
