@@ -25,16 +25,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.csi.methods import METHODS
 from common.deadlines import before_the_caller
 from common.errors import CallError, CallTimeout, Draining, VendorBroken, status_of
 from common.relay.errors import PeerGone
-from common.relay.server import Callee, CancelReason, Server, ServerCall, ServerSettings, in_task
+from common.relay.server import CancelReason, Server, ServerCall, ServerSettings, in_task
 from common.reports import NODE_GET_INFO
 from common.sockets import FileId, file_id, listen_unix
 from common.status import Origin, Status
 from common.topology import is_tied
-from edge.driver_call import AtDriver, DriverCall, Outcome, Result
 from edge.drivers import Driver
 from edge.registry.driver_services import find_driver, has_topology, lacks_topology
 from edge.registry.registration import Offer, check_name
@@ -43,45 +41,6 @@ log = logging.getLogger("csi_bridge.edge.kubelet_relay")
 
 _LOOK_S = 5.0  # the interval at which the sockets are checked, and missing ones are made again
 _SOCKET_MODE = 0o600  # a kubelet runs as root
-
-
-class _OrdinaryCall(DriverCall):
-    """A call with one answer that passes unread. It has two ends: the kubelet's call (`Callee`), and the driver's."""
-
-    __slots__ = ("_call", "_timer", "at_driver", "driver", "method", "node")
-
-    def __init__(self, call: ServerCall, driver: Driver, name: str) -> None:
-        self._call = call
-        self._timer: asyncio.TimerHandle | None = None
-        self.driver, self.node, self.method = name, driver.node, call.method
-        self.at_driver: AtDriver = None
-        self.start(driver.channel, call.request, timeout_s=call.timeout_s, to=name)
-        limit_s = before_the_caller(call.timeout_s)
-        if limit_s is not None and not call.finished:
-            self._timer = asyncio.get_running_loop().call_later(limit_s, self._expire, limit_s)
-
-    def cancel(self) -> None:
-        super().cancel()
-        self._fail(None)
-
-    def _expire(self, limit_s: float) -> None:
-        super().cancel()
-        self._fail(VendorBroken(self.driver, self.node, f"it did not answer {self.method} within {limit_s:.3g} s"))
-
-    def _fail(self, why: BaseException | None) -> None:
-        self._stop_timer()
-        self._call.fail(why)
-
-    def told(self, outcome: Outcome) -> None:
-        if not isinstance(outcome, Result):
-            self._fail(outcome)
-            return
-        self._stop_timer()
-        self._call.answer(outcome.status, outcome.body)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +154,7 @@ class KubeletRelay:
             return
         try:
             settings = ServerSettings(max_message_bytes=self._limit, on_error=self._on_error, origin=Origin.EDGE)
-            server = Server(functools.partial(self._take, name), settings)
+            server = Server(in_task(functools.partial(self._answer, name)), settings)
             await server.listen(sock)
         except BaseException:
             sock.close()
@@ -210,14 +169,15 @@ class KubeletRelay:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def _take(self, name: str, call: ServerCall) -> Callee:
-        driver = find_driver(self._drivers(), name, self._node, call.method)
-        known = METHODS.get(call.method)
-        if known is None or known.streaming or call.method == NODE_GET_INFO:
-            return in_task(functools.partial(self._answer, name, driver))(call)
-        return _OrdinaryCall(call, driver, name)
+    async def _answer(self, name: str, call: ServerCall) -> None:
+        limit_s = before_the_caller(call.timeout_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._pass_on(name, find_driver(self._drivers(), name, self._node, call.method), call)
+        except TimeoutError:
+            raise VendorBroken(name, self._node, f"it did not answer {call.method} within {limit_s:.3g} s") from None
 
-    async def _answer(self, name: str, driver: Driver, call: ServerCall) -> None:
+    async def _pass_on(self, name: str, driver: Driver, call: ServerCall) -> None:
         if call.method == NODE_GET_INFO:
             status, body = await driver.node_info(
                 call.request,
