@@ -5,7 +5,7 @@ Rules (kubernetes pkg/kubelet/pluginmanager; docs/csi-contract.md#how-a-driver-r
 * A socket in the registry directory is a plugin that wants to register. A re-created socket registers again; a removed
   one is deregistered. Each has its own task, so no plugin delays another.
 * The steps are GetInfo, the checks, the registration, then NotifyRegistrationStatus with the result. A failure is
-  retried with the kubelet's back-off. A new file at the path is tried at once, at most twice a second.
+  retried with the kubelet's back-off. A new file at the path is tried at once.
 * A plugin's trouble is logged once, until it changes.
 * As an observer beside a kubelet, it only calls GetInfo and looks for drivers' sockets; the kubelet notifies the
   plugins. It ignores the sockets of the agent's own relay.
@@ -14,7 +14,6 @@ Rules (kubernetes pkg/kubelet/pluginmanager; docs/csi-contract.md#how-a-driver-r
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -51,8 +50,7 @@ class Registrar:
         self._own = own
         self._is_relay = is_relay
         self._served: dict[Path, _Plugin] = {}
-        self._tried: dict[Path, float] = {}
-        self._others: Mapping[Path, str] = {}
+        self._unread: Mapping[Path, str] = {}
         registry.subscribe(self._changed)
 
     @property
@@ -67,7 +65,7 @@ class Registrar:
                 tasks.create_task(self._look_for_drivers(), name=f"look through {self._plugins}")
             async with contextlib.aclosing(looks(self.directory)) as found:
                 async for seen in found:
-                    self._name_others({**seen.others, **seen.unread})
+                    self._name_unread(seen.unread)
                     await self._compare(tasks, seen.sockets)
 
     async def _compare(self, tasks: asyncio.TaskGroup, sockets: Mapping[Path, FileId]) -> None:
@@ -79,8 +77,7 @@ class Registrar:
             if path not in self._served:
                 plugin = _Plugin(path, file, self._registry, own=self._own, is_relay=self._is_relay)
                 self._served[path] = plugin
-                wait_s = self._tried.pop(path, -KUBELET.first_s) + KUBELET.first_s - time.monotonic()
-                plugin.task = tasks.create_task(plugin.serve(wait_s), name=f"plugin at {path}")
+                plugin.task = tasks.create_task(plugin.serve(), name=f"plugin at {path}")
 
     async def _end(self, path: Path) -> None:
         plugin = self._served.pop(path)
@@ -91,15 +88,12 @@ class Registrar:
             self._registry.deregister(str(path))
         else:
             self._registry.lost(str(path))
-        now = time.monotonic()
-        self._tried = {other: at for other, at in self._tried.items() if now - at < KUBELET.first_s}
-        self._tried[path] = plugin.tried_at_s
 
-    def _name_others(self, others: Mapping[Path, str]) -> None:
-        for path, what in others.items():
-            if self._others.get(path) != what:
-                log.warning("%s %s", path, what)
-        self._others = others
+    def _name_unread(self, unread: Mapping[Path, str]) -> None:
+        for path, why in unread.items():
+            if self._unread.get(path) != why:
+                log.warning("%s %s", path, why)
+        self._unread = unread
 
     def _changed(self) -> None:
         for plugin in self._served.values():
@@ -134,7 +128,6 @@ class _Plugin:
     ) -> None:
         self.file = file
         self.task: asyncio.Task[None] | None = None
-        self.tried_at_s = 0.0  # the monotonic time of the last try
         self.observed: Offer | None = None  # its offer to a kubelet, if it is a CSI driver's
         self._is_relay = is_relay
         self._path = path
@@ -148,14 +141,11 @@ class _Plugin:
         if self._name and not self._registry.is_registered(self._name, str(self._path)):
             self._again.set()
 
-    async def serve(self, wait_s: float) -> None:
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
+    async def serve(self) -> None:
         failures = 0
         while True:
             self._again.clear()
             self._name = ""
-            self.tried_at_s = time.monotonic()
             try:
                 self._name = await self._try()
             except (PluginSilent, RegistrationRefused) as failure:

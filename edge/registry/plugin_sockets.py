@@ -3,7 +3,7 @@
 Rules (kubernetes pkg/kubelet/pluginmanager/pluginwatcher):
 
 * A socket counts anywhere below the directory, unless its name or a directory on the way starts with a dot. No file is
-  opened; a file that is no socket is reported and left alone.
+  opened; a file that is no socket does not count.
 * The whole directory is read twice a second. That costs less than a file watcher's thread, finds a directory that was
   removed and made again, and needs no inotify watches, of which a machine may have too few.
 * A file that cannot be read now still exists. Otherwise a process out of descriptors, or a disk error, would deregister
@@ -38,7 +38,6 @@ class Look:
 
     # The identity of each socket's file; another file at a path is another socket.
     sockets: dict[Path, FileId] = field(default_factory=dict)
-    others: dict[Path, str] = field(default_factory=dict)  # entries that are no sockets, in words, by path
     # Entries that could not be read, in words, by path; `sockets` has the sockets last seen there.
     unread: dict[Path, str] = field(default_factory=dict)
 
@@ -72,30 +71,15 @@ def _sort(entry: os.DirEntry[str], found: Look, waiting: list[Path], before: Loo
     path = Path(entry.path)
     if entry.is_dir(follow_symlinks=False):
         waiting.append(path)
-        if path.suffix == ".sock":
-            found.others[path] = "is a directory; it is looked through for sockets"
         return
     try:
         mode = path.stat().st_mode
     except OSError as error:
         if error.errno not in _GONE:
             found.keep(before, path, error)
-        elif entry.is_symlink():  # else it was just removed
-            found.others[path] = f"is a symbolic link to nothing usable: {error.strerror or error}"
         return
-    if not stat.S_ISSOCK(mode):
-        found.others[path] = f"is {_KINDS.get(stat.S_IFMT(mode), 'no socket')}, not a socket"
-    elif (identity := file_id(str(path))) is not None:
+    if stat.S_ISSOCK(mode) and (identity := file_id(str(path))) is not None:
         found.sockets[path] = identity
-
-
-_KINDS = {
-    stat.S_IFREG: "a regular file",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFDIR: "a link to a directory",
-    stat.S_IFCHR: "a character device",
-    stat.S_IFBLK: "a block device",
-}
 
 
 async def looks(directory: Path) -> AsyncGenerator[Look, None]:
