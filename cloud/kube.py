@@ -11,7 +11,6 @@ Rules:
   (`cloud.kept_connections`), unless there is a proxy. All else goes through aiohttp.
 """
 
-import asyncio
 import json
 import re
 import socket
@@ -30,7 +29,7 @@ from kubernetes.aio.client.api_client import ApiClient
 
 from cloud.kept_connections import ANSWER_S, NOT_LEADING, KeptConnections
 from cloud.kube_credentials import Credentials, loaded, unusable
-from common.errors import BridgeError, SettingsError
+from common.errors import BridgeError
 from common.version import SOFTWARE
 
 Body = dict[str, Any]
@@ -52,12 +51,6 @@ _TOO_LARGE: Final = "EventTooLarge"
 _SHOWN_CHARS: Final = 300
 
 PAGE: Final = 250  # objects in one part of a list: they take the loop some ten milliseconds
-
-OLDEST: Final = (1, 18)
-"""The first Kubernetes with CSIDriver, CSINode and VolumeAttachment in storage.k8s.io/v1. An older one never lists
-them."""
-
-_VERSION_S: Final = 3.0  # a hub whose API server does not tell its version in this time starts without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,20 +357,6 @@ async def connect(
         await client.close()  # type: ignore[no-untyped-call]  # as above
         # The session does not own it. Without its goodbyes in TLS, which a server may be slow to answer.
         await connector.close(abort_ssl=True)
-
-
-async def refuse_older(api: Kube, kubeconfig: str) -> None:
-    """Raise SettingsError if the API server is older than `OLDEST`. One that tells no version is not refused."""
-    try:
-        async with asyncio.timeout(_VERSION_S):
-            version = await api.version()
-    except (KubeError, TimeoutError):
-        return
-    if version < OLDEST:
-        found, oldest = (".".join(map(str, it)) for it in (version, OLDEST))
-        raise SettingsError(
-            "--kubeconfig", kubeconfig, f"Kubernetes is {found} there; {oldest} is the oldest supported"
-        )
 
 
 async def may(api: Kube, verb: str, resource: str, namespace: str = "") -> bool:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cloud.cluster_references import read_cluster
-from cloud.kube import Body, connect, refuse_older
+from cloud.kube import Body, connect
 from cloud.leadership import Leadership
 from cloud.mounts import Mounts
 from cloud.node_rights import NodeRights
@@ -54,13 +54,12 @@ async def following(
     `labels` and `taints` are those of each Node that the hub makes.
 
     Raises:
-        SettingsError: the kubeconfig cannot be used, the records are damaged, or Kubernetes is too old.
+        SettingsError: the kubeconfig cannot be used, or the records are damaged.
     """
     async with (
         connect(kubeconfig, may_ask=leadership.holds if leadership is not None else lambda: True) as kube,
         supervised() as tasks,  # stopped first: they use the others
     ):
-        await refuse_older(kube, kubeconfig)
         table = FactTable(records, rights, guarded_only=True, quota_bytes=fact_quota_bytes)
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)

@@ -18,7 +18,6 @@ from cloud import kube as kube_client
 from cloud.kube import RESOURCES, Kube, KubeError, connect
 from cloud.kubernetes_part import following
 from cloud.records.objects import NODE
-from common.errors import SettingsError
 from tests.kit.certificates import Authority
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.trusting import TRUSTING
@@ -198,19 +197,6 @@ async def test_an_error_of_the_server_is_told_at_once(tmp_path: Path, status: by
         with pytest.raises(KubeError, match=told):
             async with asyncio.timeout(30):
                 await kube.list(NODE, limit=1)
-
-
-@pytest.mark.parametrize(("minor", "is_refused"), [("17", True), ("18+", False), ("", False)])
-async def test_a_hub_refuses_a_kubernetes_that_is_too_old_and_one_that_tells_no_version_is_taken(
-    tmp_path: Path, minor: str, *, is_refused: bool
-) -> None:
-    told = json.dumps({"major": "1", "minor": minor}).encode()
-    server = answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(told), told))
-    refused = pytest.raises(SettingsError, match=r"Kubernetes is 1.17 there; 1.18 is the oldest supported")
-    async with api_server(tmp_path, server) as kubeconfig:
-        with refused if is_refused else contextlib.nullcontext():
-            async with following(kubeconfig, MemoryRecords(), TRUSTING):
-                pass
 
 
 async def test_a_hub_that_stops_while_it_still_asks_says_nothing_of_it(
