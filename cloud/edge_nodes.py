@@ -34,7 +34,8 @@ from cloud.election import Seat
 from cloud.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
 from cloud.question import Question, ask
 from cloud.records.records import Change, Kind, Records, stored_bytes
-from cloud.report_judge import Refused, ReportJudge, told_topology, topology_of
+from cloud.report_judge import Refused, judge, note, told_topology, topology_of
+from cloud.unique_segments import UniqueSegments
 from cloud.visit import Visit
 from common.database_writer import RETRY_S
 from common.enrolment import generation_of, rights_in
@@ -52,6 +53,7 @@ from common.limits import has_room
 from common.link import Link
 from common.logs import of_peer
 from common.messages import Hello, Reason
+from common.metrics import Metrics
 from common.pages.hub import NodeStatus
 from common.pages.json_form import time_of
 from common.parsers import LONGEST_NAME_CHARS
@@ -113,10 +115,10 @@ class _Node:
 class Nodes:
     """All edge nodes that the hub knows, connected or not."""
 
-    def __init__(self, records: Records, judge: ReportJudge, *, max_nodes: int) -> None:
+    def __init__(self, records: Records, segments: UniqueSegments, metrics: Metrics, *, max_nodes: int) -> None:
         self.leads: Callable[[], bool] = lambda: True
         self.max_nodes = max_nodes  # of which a known one is never refused
-        self._records, self._judge = records, judge
+        self._records, self._metrics, self.segments = records, metrics, segments
         self._subscribers: list[Callable[[str, str], None]] = []
         self._nodes: dict[str, _Node] = {}
         self._by_driver: dict[str, set[str]] = {}
@@ -132,7 +134,7 @@ class Nodes:
         records.watch(Kind.NODE, lambda key: self.record(*key))
         asyncio.get_running_loop().call_later(LONGEST_REDIAL_S, self._note_away, list(self._nodes))
         stored_reports = (report for node in self._nodes.values() for report in node.stored.reports)
-        judge.segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
+        segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
         self._judge_again(list(self._nodes.values()))
 
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
@@ -251,16 +253,16 @@ class Nodes:
             )
         refused, claims = dict[str, Refused](), []
         for driver, report in judged.items():  # what one driver gets, the next one does not
-            if found := self._judge.refuse(report, node.rights, self._nodes):
+            if found := judge(report, node.rights, self.segments, self._nodes):
                 refused[driver] = found
             else:
-                claims.append(self._judge.accept(report))
+                claims.append(self.segments.claim(name, driver, topology_of(report)))
         new = old | {driver: report for driver, report in judged.items() if driver not in refused}
         refused = _shortened(refused, old.keys())
         before, node.refused = node.refused, refused
         node.unwritten |= (first := new.keys() - old.keys())
         if any(claims) and not first:  # before the report
-            self._records.put(self._judge.segments.record(name))
+            self._records.put(self.segments.record(name))
         if new != old:
             is_other = {it: new[it].answers for it in new} != {it: old[it].answers for it in old}
             self._put(node, write=is_other and not first, reports=tuple(new.values()))
@@ -268,7 +270,7 @@ class Nodes:
         for driver, report in new.items():
             if report != old.get(driver) or refused.get(driver) != before.get(driver):
                 self._count(node, driver)
-        self._judge.note(name, before, refused)
+        note(name, before, refused, self._metrics)
         return written
 
     def record(self, name: str) -> Change:
@@ -277,7 +279,7 @@ class Nodes:
 
     def _write(self, node: _Node) -> asyncio.Future[None]:
         # First the segments: without its report, a segment is only kept from other nodes.
-        changes = self._judge.segments.record(node.stored.name), record_of(node.stored)
+        changes = self.segments.record(node.stored.name), record_of(node.stored)
         node.write = self._records.write(change for change in changes if change.body is not None)
         node.write.add_done_callback(partial(self._written, node))
         return node.write
@@ -322,7 +324,7 @@ class Nodes:
         node = self._nodes.get(name)
         if node is not None:
             self._forget(node, driver, what)
-        elif not self._judge.segments.forget(name, driver):
+        elif not self.segments.forget(name, driver):
             raise OperatorRefused(what, "the hub knows no such node")
         self._judge_again([each for each in self._nodes.values() if each.refused])
 
@@ -339,7 +341,7 @@ class Nodes:
                 "its agent still reports it; first stop the vendor's node plugin with its node-driver-registrar on "
                 "that node, and take its socket from the agent's --driver if it is named there",
             )
-        self._judge.segments.forget(name, driver)  # first: the hub's next start gives back those that a report has
+        self.segments.forget(name, driver)  # first: the hub's next start gives back those that a report has
         if driver:
             node.unwritten.discard(driver)
             self._put(node, reports=tuple(report for report in node.stored.reports if report.driver != driver))
@@ -386,7 +388,7 @@ class Nodes:
         return node.rights if node is not None else ()
 
     def owner(self, key: str, value: str, driver: str) -> str:
-        return self._judge.segments.owner(key, value, self._nodes, driver)
+        return self.segments.owner(key, value, self._nodes, driver)
 
     def why_refused(self, driver: str, name: str) -> str:
         """Why a node gets no call of a driver that it reports; else empty."""

@@ -25,7 +25,6 @@ from cloud.report_streams import ReportStreams
 from cloud.sync_part import SyncPart
 from cloud.trust_part import TrustPart
 from cloud.uds_hub import Hub
-from cloud.unique_segments import UniqueSegments
 from common.certificate_ends import CertificateEnds
 from common.metrics import Metrics
 from common.operator_orders import Abandon, Audit, Fence, OwnStorage, Unfence
@@ -37,24 +36,23 @@ class HubParts:
     def __init__(
         self,
         settings: HubSettings,
-        nodes: Nodes,
-        sync: SyncPart,
-        trust: TrustPart,
-        *,
         records: Records,
         incarnation: Incarnation,
-        claims: Claims,
-        segments: UniqueSegments,
+        nodes: Nodes,
+        sync: SyncPart,
+        *,
         metrics: Metrics,
     ) -> None:
-        self.nodes, self.sync, self.trust, self.records, self.incarnation = nodes, sync, trust, records, incarnation
+        """Read the records. Raises SettingsError, also if a file of the settings cannot be used."""
+        self.records, self.incarnation, self.nodes, self.sync = records, incarnation, nodes, sync
+        self.trust = trust = TrustPart(settings, records, metrics)
         self.placement = Placement(
             nodes,
-            claims,
+            Claims(records),
             offers=Offers(records, metrics),
             metrics=metrics,
             loss=partial(getattr, incarnation, "loss"),
-            owners=segments.owners,
+            owners=nodes.segments.owners,
             affinity=Affinity(sync.source) if sync.source is not None else None,
             most_open=settings.max_open_creates,
             rules=settings.election_rules,
@@ -85,7 +83,7 @@ class HubParts:
             nodes, self.placement, self.reports, sync.sync, trust, calls=self.calls, incarnation=incarnation
         )
         leaks = LeakAudit(nodes, self.placement, sync, grace_s=settings.audit_grace_s)
-        abandonment = Abandonment(nodes, self.placement, segments, trust.denials, sync)
+        abandonment = Abandonment(nodes, self.placement, trust.denials, sync)
         self.orders.add(OwnStorage, abandonment.own_storage)
         self.orders.add(Abandon, abandonment.abandon)
         self.orders.add(Audit, leaks.order)

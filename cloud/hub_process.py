@@ -5,7 +5,7 @@ import contextlib
 import logging
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from cloud.admission import Role
@@ -20,17 +20,14 @@ from cloud.join_part import JoinPart
 from cloud.leadership import Leadership
 from cloud.manifests_part import reading
 from cloud.node_rights import NodeRights
-from cloud.placement.claims import Claims
 from cloud.records.directory import StateDirectory
 from cloud.records.records import Records
 from cloud.records.sqlite import SqliteRecords
-from cloud.report_judge import ReportJudge
 from cloud.served_drivers import serving
 from cloud.standby import Standby
 from cloud.sync_part import SyncPart
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust_part import TrustPart
 from cloud.unique_segments import UniqueSegments
 from common.errors import SettingsError
 from common.fault_points import reach
@@ -76,7 +73,8 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
         served = await opened.enter_async_context(serving(settings, standby, tasks))
         leadership = None
         if lease is None:
-            records = await opened.enter_async_context(_local_records(settings))
+            records: Records = SqliteRecords(settings.state_dir)
+            opened.push_async_callback(records.close)
         else:
             metrics.leader.read_from(lambda: lease.is_held)
             leading = await opened.enter_async_context(_leading(settings, lease, stopping, standby.listen))
@@ -98,12 +96,12 @@ async def _run(
     metrics: Metrics,
     leadership: Leadership | None,
 ) -> None:
-    trust, parts, incarnation = await _open(settings, opened, records, metrics, leadership)
+    parts = await _open(settings, opened, records, metrics, leadership)
     join = None
     if settings.tls_cert is not None:
-        join = JoinPart(settings, trust, knows=parts.nodes.knows, turned_away=parts.hub.failed)
+        join = JoinPart(settings, parts.trust, knows=parts.nodes.knows, turned_away=parts.hub.failed)
         join.add_orders(parts.orders)
-        incarnation.sign = join.secret(SIGNED)
+        parts.incarnation.sign = join.secret(SIGNED)
         parts.hub.add(Role.EDGE, Kind.RENEW, join.enrolment.serve_on_link)
     if (joins := join.listener() if join is not None else None) is not None:
         opened.push_async_callback(joins.close)
@@ -115,17 +113,17 @@ async def _run(
         log.warning("without --listen no edge agent can connect")
     tasks = await opened.enter_async_context(supervised())
     tasks.start(parts.ends.follow(), name="certificate ends")
-    tasks.start(incarnation.follow(), name="epochs of the records")
+    tasks.start(parts.incarnation.follow(), name="epochs of the records")
     reach("lead.before-links")
     await standby.lead(parts.hub, HubPages(parts, settings).pages())
     reach("lead.after-links")
     if joins is not None:
         await joins.start()
         log.info("listening on %s", joins.address)
-    log.info("this hub leads, with the epoch %d", incarnation.epoch)
+    log.info("this hub leads, with the epoch %d", parts.incarnation.epoch)
     tasks = await opened.enter_async_context(supervised())
     tasks.start(parts.placement.elections.follow(), name="elections")
-    tasks.start(_watch(parts, trust), name="watch of certificates and fences")
+    tasks.start(_watch(parts), name="watch of certificates and fences")
     await stopping.wait()
     if leadership is not None:
         log.info("stopping: calls under way end now, and their retries reach the hub that takes over")
@@ -147,36 +145,29 @@ async def _open(
     records: Records,
     metrics: Metrics,
     leadership: Leadership | None,
-) -> tuple[TrustPart, HubParts, Incarnation]:
+) -> HubParts:
     incarnation = Incarnation(records)
     await incarnation.count(is_one_of_several=leadership is not None)
     reach("lead.after-epoch")
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
-    trust = TrustPart(settings, records, metrics)
     segments = UniqueSegments(records, settings.unique_topology)
-    nodes = Nodes(records, ReportJudge(segments, metrics), max_nodes=settings.max_nodes)
-    rights = NodeRights(nodes.reported, nodes.rights, nodes.owner)
-    nodes.subscribe(lambda _driver, node: rights.changed(node))
+    nodes = Nodes(records, segments, metrics, max_nodes=settings.max_nodes)
+    rights = NodeRights(nodes)
     if leadership is not None:
         nodes.leads = leadership.holds
-    sync = await opened.enter_async_context(_sync_part(settings, records, rights, leadership))
-    claims = Claims(records)
-    parts = HubParts(
-        settings,
-        nodes,
-        sync,
-        trust,
-        records=records,
-        incarnation=incarnation,
-        claims=claims,
-        segments=segments,
-        metrics=metrics,
-    )
+        from cloud.kubernetes_part import following  # noqa: PLC0415  # as in `_lease`
+
+        sync = await opened.enter_async_context(following(settings, records, rights, leadership))
+    elif settings.manifests is not None:
+        sync = await opened.enter_async_context(reading(settings, records, rights))
+    else:
+        sync = SyncPart()
+    parts = HubParts(settings, records, incarnation, nodes, sync, metrics=metrics)
     opened.push_async_callback(parts.placement.close)
     # No provisioner writes into a directory of manifests.
-    cluster = sync.source if settings.kubeconfig is not None else None
-    incarnation.look(cluster, claims, settled=parts.reports.look_again)
-    return trust, parts, incarnation
+    cluster = sync.source if leadership is not None else None
+    incarnation.look(cluster, parts.placement.claims, settled=parts.reports.look_again)
+    return parts
 
 
 async def _drain(served: Sequence[Serving], limit_s: float, *others: Coroutine[object, object, None]) -> None:
@@ -201,7 +192,7 @@ def _warn_of_few_descriptors(settings: HubSettings) -> None:
         )
 
 
-async def _watch(parts: HubParts, trust: TrustPart) -> None:
+async def _watch(parts: HubParts) -> None:
     """End the links of certificates that do not count any more, and notice fenced nodes that are back, until cancelled.
 
     A certificate may end, be revoked, or lose its CA.
@@ -209,7 +200,7 @@ async def _watch(parts: HubParts, trust: TrustPart) -> None:
     while True:
         await asyncio.sleep(_WATCH_S)
         await parts.fences.look()
-        if await trust.read_again():
+        if await parts.trust.read_again():
             parts.hub.end_unfit()
         parts.hub.end_expired()
 
@@ -224,16 +215,6 @@ def _lease(settings: HubSettings, directory: StateDirectory) -> "HubLease":
         why = f"needs the package {error.name}: install csi-bridge[cloud]"
         raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
     return HubLease(settings, directory.place)
-
-
-@asynccontextmanager
-async def _local_records(settings: HubSettings) -> AsyncIterator[Records]:
-    """The records in the state directory."""
-    records = SqliteRecords(settings.state_dir)
-    try:
-        yield records
-    finally:
-        await records.close()
 
 
 @asynccontextmanager
@@ -262,31 +243,3 @@ async def _leading(
                         await records.close()  # the last writes, before the Lease is released
         finally:
             await records.close()
-
-
-def _sync_part(
-    settings: HubSettings, records: Records, rights: NodeRights, leadership: Leadership | None
-) -> AbstractAsyncContextManager[SyncPart]:
-    """Follow the source of objects that the settings name."""
-    if settings.manifests is not None:
-        return reading(
-            settings.manifests,
-            settings.state_dir,
-            records,
-            rights,
-            fact_quota_bytes=settings.fact_quota_bytes,
-        )
-    if settings.kubeconfig is None:
-        return contextlib.nullcontext(SyncPart())
-    from cloud.kubernetes_part import following  # noqa: PLC0415  # as in `_lease`
-
-    labels, taints = settings.node_labels.to_map(), settings.register_with_taints.to_list()
-    return following(
-        settings.kubeconfig,
-        records,
-        rights,
-        labels=labels,
-        taints=taints,
-        fact_quota_bytes=settings.fact_quota_bytes,
-        leadership=leadership,
-    )

@@ -1,12 +1,13 @@
 """The sync part of a hub with Kubernetes: objects come from an API server, and the nodes' facts are written to it."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from cloud.cluster_references import read_cluster
-from cloud.kube import Body, connect
+from cloud.hub_settings import HubSettings
+from cloud.kube import connect
 from cloud.leadership import Leadership
 from cloud.mounts import Mounts
 from cloud.node_rights import NodeRights
@@ -15,7 +16,6 @@ from cloud.records.records import Records
 from cloud.sole_use import SoleUse
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
-from cloud.sync.fact_quota import FACT_QUOTA_BYTES
 from cloud.sync.fact_table import FactTable
 from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
@@ -40,27 +40,19 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def following(
-    kubeconfig: str,
-    records: Records,
-    rights: NodeRights,
-    *,
-    labels: Mapping[str, str] | None = None,
-    taints: Sequence[Body] = (),
-    fact_quota_bytes: int = FACT_QUOTA_BYTES,
-    leadership: Leadership | None = None,
+    settings: HubSettings, records: Records, rights: NodeRights, leadership: Leadership
 ) -> AsyncIterator[SyncPart]:
     """Follow an API server, and write to it, until the block ends, or no more once the leadership has ended.
-
-    `labels` and `taints` are those of each Node that the hub makes.
 
     Raises:
         SettingsError: the kubeconfig cannot be used, or the records are damaged.
     """
+    assert settings.kubeconfig is not None
     async with (
-        connect(kubeconfig, may_ask=leadership.holds if leadership is not None else lambda: True) as kube,
+        connect(settings.kubeconfig, may_ask=leadership.holds) as kube,
         supervised() as tasks,  # stopped first: they use the others
     ):
-        table = FactTable(records, rights, guarded_only=True, quota_bytes=fact_quota_bytes)
+        table = FactTable(records, rights, guarded_only=True, quota_bytes=settings.fact_quota_bytes)
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
         mounts = Mounts(
@@ -73,7 +65,9 @@ async def following(
         events = ElectionEvents(kube, cluster)
         sole_use, closures = SoleUse(table, mounts), Closures(cluster, rights)
         writers: dict[str, Writer] = {
-            "Node": NodeWriter(kube, in_use, labels=labels, taints=taints),
+            "Node": NodeWriter(
+                kube, in_use, labels=settings.node_labels.to_map(), taints=settings.register_with_taints.to_list()
+            ),
             "CSINode": CSINodeWriter(kube),
             "PersistentVolumeClaim": ClaimWriter(kube, closures),
             "Pod": PodWriter(kube),

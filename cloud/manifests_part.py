@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
+from cloud.hub_settings import HubSettings
 from cloud.mounts import Mounts
 from cloud.node_rights import NodeRights
 from cloud.policy_problems import PolicyProblems
@@ -13,7 +13,6 @@ from cloud.references import read_manifests
 from cloud.sole_use import SoleUse
 from cloud.sources.manifests.manifests import Manifests
 from cloud.sync.closures import Closures
-from cloud.sync.fact_quota import FACT_QUOTA_BYTES
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
@@ -23,16 +22,12 @@ from common.tasks import supervised
 
 
 @asynccontextmanager
-async def reading(
-    directory: Path, state_dir: Path, records: Records, rights: NodeRights, *, fact_quota_bytes: int = FACT_QUOTA_BYTES
-) -> AsyncIterator[SyncPart]:
-    """Read a directory of manifests, and again at each change, until the block ends. Raises SettingsError.
-
-    `state_dir` has the claims and volumes that are bound.
-    """
-    table = FactTable(records, rights, quota_bytes=fact_quota_bytes)
+async def reading(settings: HubSettings, records: Records, rights: NodeRights) -> AsyncIterator[SyncPart]:
+    """Read a directory of manifests, and again at each change, until the block ends. Raises SettingsError."""
+    assert settings.manifests is not None
+    table = FactTable(records, rights, quota_bytes=settings.fact_quota_bytes)
     async with supervised() as tasks:
-        manifests = Manifests(directory, table, state_dir / "bindings.json")
+        manifests = Manifests(settings.manifests, table, settings.state_dir / "bindings.json")
         mounts = Mounts(manifests, earlier_use=table.earlier_use, facts=table.of)
         sole_use, closures = SoleUse(table, mounts), Closures(manifests, rights)
         sync = SyncServer(closures, FactSink(closures, table, sole_use.claim))

@@ -12,9 +12,10 @@ Rules:
 """
 
 import json
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
+from cloud.edge_nodes import Nodes
 from cloud.kinds.fields import Body, part
 from cloud.kinds.nodes import NODE_IDS, read_ids
 from cloud.kinds.pods import inline_drivers
@@ -25,14 +26,10 @@ from common.objects import Ref
 class NodeRights:
     """`changed` is called with a node's name when the hub may believe the node other things than before."""
 
-    def __init__(
-        self,
-        reported: Callable[[str], Mapping[str, Mapping[str, str]]],
-        named: Callable[[str], Sequence[str]],
-        owner: Callable[[str, str, str], str],
-    ) -> None:
-        self._reported, self._named, self._owner = reported, named, owner
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
         self.changed: Callable[[str], None] = lambda _: None
+        nodes.subscribe(lambda _driver, node: self.changed(node))
 
     def believed(self, node: str, ref: Ref, body: Body) -> Body:
         """A fact's body without what the node may not tell."""
@@ -62,7 +59,7 @@ class NodeRights:
         return f"its nodeAffinity names edge node {others[0]} alone" if others and all(others) else ""
 
     def _why_not_driver(self, node: str, driver: str) -> str:
-        named = self._named(node)
+        named = self._nodes.rights(node)
         if not named or not driver or driver in named:
             return ""
         return f"the node's certificate is for {', '.join(named)}, and not for {driver}"
@@ -70,17 +67,17 @@ class NodeRights:
     def _other_owner(self, node: str, term: Mapping[str, Any], driver: str) -> str:
         """The node that a term selects by a unique segment, if it is another one; else empty."""
         for key, values in choices(term):
-            owners = [self._owner(key, value, driver) for value in values]
+            owners = [self._nodes.owner(key, value, driver) for value in values]
             if owners and all(owners) and node not in owners:
                 return owners[0]
         return ""
 
     def _is_reported(self, node: str, entry: Mapping[str, Any]) -> bool:
-        topology = self._reported(node).get(entry["name"])
+        topology = self._nodes.reported(node).get(entry["name"])
         return topology is not None and topology.keys() >= set(entry.get("topologyKeys") or ())
 
     def _believed_metadata(self, node: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        reported, kept = self._reported(node), dict(metadata)
+        reported, kept = self._nodes.reported(node), dict(metadata)
         if "labels" in metadata:
             segments = {segment for topology in reported.values() for segment in topology.items()}
             kept["labels"] = dict(metadata["labels"].items() & segments)

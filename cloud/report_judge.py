@@ -46,43 +46,32 @@ class Refused:
     why: str
 
 
-class ReportJudge:
-    """Judges the reports of all nodes, and notes each refusal in the log, the audit log and a metric."""
+def judge(
+    report: DriverReport, rights: Sequence[str], segments: UniqueSegments, known: Container[str]
+) -> Refused | None:
+    """Why a report does not count; None if it counts. No rights are those for every driver. `known` are all nodes."""
+    if (name := plugin_name(report)) is not None and name != report.driver:
+        shown = ascii(name[:_SHOWN_CHARS])
+        return Refused(Cause.NAME, f"the plugin there calls itself {shown}; look at the agent's log")
+    if rights and report.driver not in rights:
+        why = f"the node's certificate is for {', '.join(rights)}; let it join again with a token for this driver"
+        return Refused(Cause.RIGHTS, why)
+    why = segments.why_not(report.node, report.driver, topology_of(report), known)
+    return Refused(Cause.SEGMENT, why) if why else None
 
-    def __init__(self, segments: UniqueSegments, metrics: Metrics) -> None:
-        self.segments, self._metrics = segments, metrics
 
-    def refuse(self, report: DriverReport, rights: Sequence[str], known: Container[str]) -> Refused | None:
-        """Why a report does not count; None if it counts. No rights are those for every driver."""
-        if (name := plugin_name(report)) is not None and name != report.driver:
-            shown = ascii(name[:_SHOWN_CHARS])
-            return Refused(Cause.NAME, f"the plugin there calls itself {shown}; look at the agent's log")
-        if rights and report.driver not in rights:
-            why = f"the node's certificate is for {', '.join(rights)}; let it join again with a token for this driver"
-            return Refused(Cause.RIGHTS, why)
-        why = self.segments.why_not(report.node, report.driver, topology_of(report), known)
-        return Refused(Cause.SEGMENT, why) if why else None
-
-    def accept(self, report: DriverReport) -> bool:
-        """Give the node the unique segments of a report that counts. Returns whether that is one more to be written."""
-        return self.segments.claim(report.node, report.driver, topology_of(report))
-
-    def note(self, node: str, before: Mapping[str, Refused], now: Mapping[str, Refused]) -> None:
-        # Only what has changed.
-        for driver, refused in now.items():
-            if before.get(driver) != refused:
-                line = "the report of driver %s on edge node %s is refused: %s"
-                log.warning(line, driver, node, refused.why, extra=of_peer(f"edge {node}"))
-                audit.add(Event.REPORT, who=node, driver=driver, refused=refused.cause, why=refused.why)
-                self._metrics.conflicts.inc(refused.cause)
-        for driver in before.keys() - now.keys():
-            log.info(
-                "the report of driver %s on edge node %s is no longer refused",
-                driver,
-                node,
-                extra=of_peer(f"edge {node}"),
-            )
-            audit.add(Event.REPORT, who=node, driver=driver)
+def note(node: str, before: Mapping[str, Refused], now: Mapping[str, Refused], metrics: Metrics) -> None:
+    """Note in the log, the audit log and a metric which reports of a node are refused now, and which no longer."""
+    extra = of_peer(f"edge {node}")
+    for driver, refused in now.items():
+        if before.get(driver) != refused:
+            line = "the report of driver %s on edge node %s is refused: %s"
+            log.warning(line, driver, node, refused.why, extra=extra)
+            audit.add(Event.REPORT, who=node, driver=driver, refused=refused.cause, why=refused.why)
+            metrics.conflicts.inc(refused.cause)
+    for driver in before.keys() - now.keys():
+        log.info("the report of driver %s on edge node %s is no longer refused", driver, node, extra=extra)
+        audit.add(Event.REPORT, who=node, driver=driver)
 
 
 def announces_topology(report: DriverReport) -> bool:

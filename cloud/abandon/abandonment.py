@@ -20,7 +20,6 @@ from cloud.sync_part import SyncPart
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.denials import Denials
-from cloud.unique_segments import UniqueSegments
 from common.errors import OperatorRefused
 from common.operator_orders import Abandon, Done, MadeAlone, NodeStorage, OwnStorage
 
@@ -30,11 +29,8 @@ log = logging.getLogger("csi_bridge.hub")
 class Abandonment:
     """Carries out the orders."""
 
-    def __init__(
-        self, nodes: Nodes, placement: Placement, segments: UniqueSegments, denials: Denials, part: SyncPart
-    ) -> None:
-        self._nodes, self._placement, self._segments = nodes, placement, segments
-        self._denials, self._part = denials, part
+    def __init__(self, nodes: Nodes, placement: Placement, denials: Denials, part: SyncPart) -> None:
+        self._nodes, self._placement, self._denials, self._part = nodes, placement, denials, part
 
     async def own_storage(self, order: OwnStorage, _by: str) -> NodeStorage:
         """Name the node's own storage. Raises OperatorRefused if it may come back, or the cluster is not read."""
@@ -51,7 +47,7 @@ class Abandonment:
         elsewhere = {handle for (kind, handle), nodes in makers.items() if kind == VOLUME and nodes - {node}}
         bodies = [body for ref in source.refs(PERSISTENT_VOLUME) if (body := source.body(ref)) is not None]
         own = own_volumes(
-            bodies, node, lambda driver, key, value: self._segments.owner(key, value, (node,), driver), elsewhere
+            bodies, node, lambda driver, key, value: self._nodes.segments.owner(key, value, (node,), driver), elsewhere
         )
         return NodeStorage(
             volumes=[body["metadata"]["uid"] for body in own],

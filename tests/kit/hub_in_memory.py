@@ -11,10 +11,7 @@ from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
 from cloud.hub_parts import HubParts
 from cloud.incarnation import Incarnation
-from cloud.placement.claims import Claims
-from cloud.report_judge import ReportJudge
 from cloud.sync_part import SyncPart
-from cloud.trust_part import TrustPart
 from cloud.unique_segments import UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.limits import Limits
@@ -47,20 +44,12 @@ class Hub:
         self.settings = HUB_OPTIONS.read(texts)
         self.records, self.metrics = MemoryRecords(), Metrics()
         self.incarnation = Incarnation(self.records)
-        self.trust = TrustPart(self.settings, self.records, self.metrics)
         segments = UniqueSegments(self.records, self.settings.unique_topology)
+        self.nodes = Nodes(self.records, segments, self.metrics, max_nodes=self.settings.max_nodes)
         parts = HubParts(
-            self.settings,
-            Nodes(self.records, ReportJudge(segments, self.metrics), max_nodes=self.settings.max_nodes),
-            part or SyncPart(),
-            self.trust,
-            records=self.records,
-            incarnation=self.incarnation,
-            claims=Claims(self.records),
-            segments=segments,
-            metrics=self.metrics,
+            self.settings, self.records, self.incarnation, self.nodes, part or SyncPart(), metrics=self.metrics
         )
-        self.hub, self.nodes, self.placement = parts.hub, parts.nodes, parts.placement
+        self.hub, self.placement, self.trust = parts.hub, parts.placement, parts.trust
         self.orders, self.calls, self.pages = parts.orders, parts.calls, HubPages(parts, self.settings)
         self.links: list[Link] = []
 

@@ -19,7 +19,6 @@ from cloud.node_records import read_node
 from cloud.placement.decisions import Ask, Send
 from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
-from cloud.report_judge import ReportJudge
 from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import (
@@ -91,8 +90,8 @@ class Known:
         self.directory = directory
         self.records = records or SqliteRecords(directory)
         self.changes: list[str] = []
-        judge = ReportJudge(UniqueSegments(self.records, UniqueKeys((HOST,))), Metrics())
-        self.nodes = Nodes(self.records, judge, max_nodes=max_nodes)
+        segments = UniqueSegments(self.records, UniqueKeys((HOST,)))
+        self.nodes = Nodes(self.records, segments, Metrics(), max_nodes=max_nodes)
         self.nodes.subscribe(lambda driver, _node: self.changes.append(driver))
         counts = NodeCalls(knows=self.nodes.knows)
         self.calls = Calls(self.nodes, AsWanted(), counts, Metrics(), lambda *_: None)  # type: ignore[arg-type]  # all of it that these calls need

@@ -11,6 +11,7 @@ from cloud.kinds.nodes import NODE_IDS
 from cloud.node_rights import NodeRights
 from common.objects import Ref
 from tests.kit.cluster_objects import pod, volume
+from tests.kit.trusting import SaidNodes
 
 ZONE = "topology.d.example/zone"
 CSI_NODE, NODE = Ref("CSINode", "", "n1"), Ref("Node", "", "n1")
@@ -18,9 +19,7 @@ CSI_NODE, NODE = Ref("CSINode", "", "n1"), Ref("Node", "", "n1")
 
 def rights(*named: str) -> NodeRights:
     """Those of nodes whose reports of d.example have the zone z1. Each zone is the node's of its number."""
-    return NodeRights(
-        lambda _: {"d.example": {ZONE: "z1"}}, lambda _: named, lambda _key, value, _driver: value.replace("z", "n")
-    )
+    return NodeRights(SaidNodes({"d.example": {ZONE: "z1"}}, named))  # type: ignore[arg-type]  # as in `TRUSTING`
 
 
 def entry(driver: str, *keys: str) -> dict[str, Any]:

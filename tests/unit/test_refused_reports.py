@@ -10,7 +10,6 @@ import pytest
 from cloud.edge_nodes import Nodes
 from cloud.records.records import Change, Kind
 from cloud.records.sqlite import SqliteRecords
-from cloud.report_judge import ReportJudge
 from cloud.trust.audit import Event
 from cloud.unique_segments import HOSTNAME, UniqueKeys, UniqueSegments
 from common.errors import CallError, DriverMissing, OperatorRefused
@@ -45,8 +44,7 @@ class ReportedNodes:
         self.records, self.metrics = SqliteRecords(directory), Metrics()
         self.changes: list[str] = []
         segments = UniqueSegments(self.records, UniqueKeys(keys))
-        judge = ReportJudge(segments, self.metrics)
-        self.nodes = Nodes(self.records, judge, max_nodes=10)
+        self.nodes = Nodes(self.records, segments, self.metrics, max_nodes=10)
         self.nodes.subscribe(lambda driver, _node: self.changes.append(driver))
         self._links: dict[str, tuple[Link, Link]] = {}
         self._closed = False

@@ -27,7 +27,7 @@ from tests.kit.cluster_objects import (
     storage_class,
     volume,
 )
-from tests.kit.trusting import TRUSTING
+from tests.kit.trusting import TRUSTING, SaidNodes
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -641,7 +641,7 @@ def test_what_a_node_may_not_have_is_left_out_and_narrower_rights_count_from_the
     named: list[str] = []
     inline = {"name": "i", "csi": {"driver": "d.example", "nodePublishSecretRef": {"name": "stage"}}}
     found = source(*WEB, pod("inline", volumes=[inline]), secret("stage", key="x"))
-    closures = Closures(found, NodeRights(lambda _: {}, lambda _: named, lambda *_: ""))
+    closures = Closures(found, NodeRights(SaidNodes(named=named)))
     closures.watch("n1", lambda: None)
     assert {"Secret default/stage", "PersistentVolume v"} <= set(held(closures, "n1"))
     assert closures.problems() == []

@@ -10,7 +10,6 @@ import pytest
 from cloud.edge_nodes import Nodes
 from cloud.records.objects import NODE, place_of, value_of
 from cloud.records.records import Change, Kind, stored_bytes
-from cloud.report_judge import ReportJudge
 from cloud.sync.fact_kinds import Fact
 from cloud.sync.fact_table import FactTable
 from cloud.trust.generations import MOST_PENDING, MOST_VOID
@@ -76,7 +75,7 @@ async def test_the_object_of_a_node_that_says_as_much_as_it_may_fits_into_etcd()
     await settle()
     key = "k" * 253 + "/" + "k" * 63
     segments = UniqueSegments(records, UniqueKeys((key,)))
-    nodes = Nodes(records, ReportJudge(segments, Metrics()), max_nodes=1)
+    nodes = Nodes(records, segments, Metrics(), max_nodes=1)
     nodes.connect(introduce("edge", "n1", instance="i", boot=1), link)
     with pytest.raises(ValueError, match="and 262144 is the limit"):
         await nodes.report("n1", [report("<" * 50_000)])
