@@ -8,9 +8,10 @@ Read in this order:
 * `process`: how a long-running command starts, drains and stops.
 * `operator_options`, `operator`: the flags of commands for operators, and their link to the hub on this host.
 * `call`: `call`.
-* `hub_state`, `table`: the hub's state as text or JSON; tables.
-* `status`, `node_list`, `volumes`, `facts`, `denials`: `status`, `nodes`, `volumes`, `facts`, `denials`.
-* `order`, `tokens`: `forget`, `trust`, `deny` and `allow`; `token create` and `token list`.
+* `hub_state`, `table`: the hub's state; answers as tables or JSON.
+* `status`, `node_list`: `status` and `nodes`.
+* `listings`: `denials`, `facts`, `token list` and `volumes`.
+* `order`: `forget`, `trust`, `deny`, `allow`, `fence` and `unfence`, `token create` and `token revoke`.
 * `audit`, `abandon`: `audit` and `forget --abandon-volumes`, orders, too.
 * `edge_join`, `edge_volumes`: `edge join`, `edge volumes`.
 * `doctor`, `demo`: the commands of these names.

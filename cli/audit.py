@@ -18,14 +18,13 @@ from datetime import datetime
 import click
 
 from cli import call
-from cli.hub_state import tell
 from cli.operator_options import OperatorSettings
 from cli.order import give_order
-from cli.table import paragraph, printable, say, table
+from cli.table import answer, paragraph, printable, say, table, terminal_width
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
 from common.operator_orders import Audit, Audited, Leak
-from common.pages.json_form import plain, shown
+from common.pages.json_form import shown
 from common.quantity import format_bytes
 from common.status import code_name
 
@@ -49,7 +48,8 @@ def show(state: Audited, width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, driver: str, as_json: bool) -> None:
-    tell(settings, lambda how: _look(how, driver), show, plain if as_json else None)
+    found = _look(settings, driver)
+    answer(show(found, terminal_width()), found, as_json=as_json)
 
 
 def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) -> None:

@@ -7,11 +7,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
-from cli.table import paragraph, printable, say, table, terminal_width
+from cli.table import answer, paragraph, printable, say, table, terminal_width
 from common.errors import BridgeError
 from common.pages.agent import NodeVolumes, PodVolumeStatus
 from common.pages.client import NoSuchPage, ask_page
-from common.pages.json_form import encode, shown
+from common.pages.json_form import shown
 
 T = TypeVar("T")
 
@@ -123,11 +123,7 @@ def run(*, pod: str | None, wait: bool, output: str, timeout_s: float, status: P
         return select(ask(status, timeout_s=min(_ANSWER_S, timeout_s)), wanted)
 
     state, still = _wait(look, wanted, timeout_s) if wait else (look(), [])
-    if output == "json":
-        say(encode(state, indent=2).decode())
-    else:
-        for line in show(state, terminal_width()):
-            say(line)
+    answer(show(state, terminal_width()), state, as_json=output == "json")
     for line in still:
         say(f"csi-bridge: not within {timeout_s:g} s: {printable(line)}", err=True)
     return 1 if still else 0

@@ -1,18 +1,16 @@
 """The hub's state, from its pages on its UNIX socket (`common.pages.hub`)."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 from cli.operator import in_words
-from cli.operator_options import OperatorSettings
-from cli.table import printable, say, terminal_width
+from cli.table import printable
 from common.endpoint import Endpoint
 from common.errors import BridgeError, DialError
 from common.pages.client import NoSuchPage, ask_page
 from common.pages.hub import HubStatus, NodeStatus
-from common.pages.json_form import encode, plain, shown
+from common.pages.json_form import plain, shown
 
 T = TypeVar("T")
 
@@ -57,32 +55,6 @@ def standby(hub: HubStatus) -> str:
 def as_json(state: HubState, *only: str) -> dict[str, Any]:
     found = {"nodes": plain(state.nodes), **plain(state.hub)}
     return {name: found[name] for name in only or found}
-
-
-def tell(
-    settings: OperatorSettings,
-    look: Callable[[OperatorSettings], T],
-    show: Callable[[T, int | None], Iterable[str]],  # makes lines for people, for a terminal of some width
-    as_json: Callable[[T], object] | None = None,  # makes the JSON to print instead
-) -> None:
-    """Ask the hub, and print the answer."""
-    state = look(settings)
-    if as_json is not None:
-        say(encode(as_json(state), indent=2).decode())
-    else:
-        for line in show(state, terminal_width()):
-            say(line)
-
-
-def look(settings: OperatorSettings) -> HubState:
-    state = look_at_any(settings)
-    if not state.hub.leads:
-        raise BridgeError(f"only the hub that leads knows the nodes: {standby(state.hub)}")
-    return state
-
-
-def look_at_any(settings: OperatorSettings) -> HubState:
-    return ask_state(settings.hub, timeout_s=settings.timeout_s)
 
 
 def _refused(hub: Endpoint, error: NoSuchPage) -> BridgeError:

@@ -228,9 +228,9 @@ def volumes(settings: OperatorSettings, output: str) -> None:
 
     Each has its node, PV, claim and state. The hub knows them from its --kubeconfig or --manifests, and from its nodes.
     """
-    from cli import volumes as of_hub
+    from cli import listings
 
-    of_hub.run(settings, as_json=output == "json")
+    listings.volumes(settings, as_json=output == "json")
 
 
 @cli.command(
@@ -246,9 +246,9 @@ def facts(settings: OperatorSettings, node: str | None, output: str) -> None:
     These are the drivers and volumes in use of each node, the sizes of claims, the states of pods' volumes, and Events.
     Each fact is a Kubernetes object with the fields that the node told.
     """
-    from cli import facts as of_hub
+    from cli import listings
 
-    of_hub.run(settings, node=node or "", as_json=output == "json")
+    listings.facts(settings, node=node or "", as_json=output == "json")
 
 
 @cli.command(
@@ -379,9 +379,9 @@ def unfence(settings: OperatorSettings, node: str) -> None:
 @cli.command(settings=asking("DENIALS", OUTPUT))
 def denials(settings: OperatorSettings, output: str) -> None:
     """Show the denied nodes and certificates."""
-    from cli import denials as of_hub
+    from cli import listings
 
-    of_hub.run(settings, as_json=output == "json")
+    listings.denials(settings, as_json=output == "json")
 
 
 @cli.command(
@@ -449,11 +449,11 @@ def token_create(
     It is one line, for `csi-bridge edge join` on the node: the hub's address, the pin of its CA, and a secret. Treat it
     like a password, because its holder can join.
     """
-    from cli import tokens
+    from cli import order
     from common.operator_orders import CreateToken
 
     asked = CreateToken(node=node, drivers=list(driver), ttl_s=math.ceil(ttl_s), uses=uses, replace=replace)
-    tokens.create(settings, asked)
+    order.create_token(settings, asked)
 
 
 @token.command("list", settings=asking("TOKEN_LIST", OUTPUT))
@@ -462,9 +462,9 @@ def token_list(settings: OperatorSettings, output: str) -> None:
 
     A token stays in the list for 30 days after its end.
     """
-    from cli import tokens
+    from cli import listings
 
-    tokens.run_list(settings, as_json=output == "json")
+    listings.tokens(settings, as_json=output == "json")
 
 
 @token.command("revoke", settings=asking("TOKEN_REVOKE"))

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from cli.hub_state import HubState, look, tell
+from cli.hub_state import HubState, ask_state, standby
 from cli.hub_state import as_json as state_as_json
 from cli.operator_options import OperatorSettings
-from cli.table import paragraph, table
+from cli.table import answer, paragraph, table, terminal_width
+from common.errors import BridgeError
 from common.pages.hub import NodeStatus, Refusal
 from common.pages.json_form import shown
 
@@ -69,7 +70,10 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> None:
-    tell(settings, look, show, (lambda state: state_as_json(state, "nodes", "refused")) if as_json else None)
+    state = ask_state(settings.hub, timeout_s=settings.timeout_s)
+    if not state.hub.leads:
+        raise BridgeError(f"only the hub that leads knows the nodes: {standby(state.hub)}")
+    answer(show(state, terminal_width()), state_as_json(state, "nodes", "refused"), as_json=as_json)
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The commands `forget`, `trust`, `deny`, `allow`, `fence` and `unfence`: an operator orders the hub."""
+"""The commands `forget`, `trust`, `deny`, `allow`, `fence`, `unfence` and those of tokens: an operator's orders."""
 
 import asyncio
 import sys
@@ -6,13 +6,12 @@ from typing import TypeVar
 
 import click
 
-from cli.hub_state import tell
 from cli.operator import connected
 from cli.operator_options import OperatorSettings
 from cli.table import printable, say
 from common.errors import BridgeError
 from common.messages import Kind
-from common.operator_orders import Done, Fence, Order
+from common.operator_orders import CreateToken, Done, Fence, NewToken, Order
 from common.pages.json_form import decode, encode
 from common.status import Code
 
@@ -37,7 +36,12 @@ def fence(settings: OperatorSettings, order: Fence, *, sure: bool) -> None:
 
 
 def run(settings: OperatorSettings, order: Order) -> None:
-    tell(settings, lambda how: asyncio.run(give_order(how, order, Done)), lambda done, _width: done.said)
+    for line in asyncio.run(give_order(settings, order, Done)).said:
+        say(line)
+
+
+def create_token(settings: OperatorSettings, order: CreateToken) -> None:
+    say(asyncio.run(give_order(settings, order, NewToken)).token)
 
 
 async def give_order(settings: OperatorSettings, order: Order, answer: type[T]) -> T:

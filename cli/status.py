@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from cli.hub_state import HubState, look_at_any, standby, tell
+from cli.hub_state import HubState, ask_state, standby
 from cli.hub_state import as_json as state_as_json
 from cli.node_list import conflicts, distrusted, state_of, unreported
 from cli.operator_options import OperatorSettings
-from cli.table import paragraph, table
+from cli.table import answer, paragraph, table, terminal_width
 from common.pages.hub import ElectionStatus, NodeStatus
 from common.pages.json_form import shown
 
@@ -64,4 +64,5 @@ def _election(it: ElectionStatus) -> tuple[str, ...]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> None:
-    tell(settings, look_at_any, show, state_as_json if as_json else None)
+    state = ask_state(settings.hub, timeout_s=settings.timeout_s)
+    answer(show(state, terminal_width()), state_as_json(state), as_json=as_json)

@@ -14,6 +14,8 @@ from itertools import zip_longest
 
 import click
 
+from common.pages.json_form import encode
+
 _GAP = "  "
 
 _NARROWEST = 12  # wrapping makes no column narrower than this: names would be unreadable
@@ -55,6 +57,15 @@ def printable(text: str) -> str:
 
 def say(text: str, *, err: bool = False) -> None:
     click.echo("\n".join(map(printable, text.split("\n"))), err=err)
+
+
+def answer(lines: Iterable[str], state: object, *, as_json: bool) -> None:
+    """Print a state as JSON, or the lines that say it to people."""
+    if as_json:
+        say(encode(state, indent=2).decode())
+        return
+    for line in lines:
+        say(line)
 
 
 def _fitted(widths: Sequence[int], room: int) -> list[int]:

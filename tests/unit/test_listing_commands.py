@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli import node_list, volumes
+from cli import listings, node_list
 from common.pages.hub import VolumeStatus
 from tests.kit.pages import SINCE, node, refusal, state
 
@@ -75,7 +75,7 @@ def test_in_a_pipe_each_row_is_one_line() -> None:
 def test_volumes_are_a_table_and_errors_stand_below() -> None:
     free = volume("pv-2", node="", claim="", state="available")
     failing = volume("pv-3", state="error", error="no such disk")
-    assert list(volumes.show(volumes.Volumes([volume("pv-1"), free, failing], has_source=True))) == [
+    assert list(listings.show_volumes([volume("pv-1"), free, failing], has_source=True)) == [
         "VOLUME  DRIVER     NODE  PV    CLAIM         STATE",
         "h-pv-1  a.example  n1    pv-1  default/data  mounted",
         "h-pv-2  a.example  -     pv-2  -             available",
@@ -86,6 +86,6 @@ def test_volumes_are_a_table_and_errors_stand_below() -> None:
 
 
 def test_a_hub_without_volumes_says_whether_it_could_know_any() -> None:
-    assert list(volumes.show(volumes.Volumes([], has_source=True))) == ["the hub knows no volume of a CSI driver"]
-    (line,) = volumes.show(volumes.Volumes([], has_source=False))
+    assert list(listings.show_volumes([], has_source=True)) == ["the hub knows no volume of a CSI driver"]
+    (line,) = listings.show_volumes([], has_source=False)
     assert "without --kubeconfig and without --manifests" in line
