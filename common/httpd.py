@@ -8,24 +8,21 @@ Rules:
 * It reads no body, and its answers hold no secret. Operators use the hub's UNIX socket instead.
 """
 
+import io
 import logging
 import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
 
-from prometheus_client import make_wsgi_app
+from prometheus_client import MetricsHandler
 
 from common.errors import SettingsError
 from common.exposition import registry_of
 from common.metrics import Metrics
 from common.parsers import HostPort
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 Ready = Callable[[], tuple[bool, str]]
 """Returns whether the process can do its work, and if not, a sentence with the reason."""
@@ -49,14 +46,18 @@ class HttpEndpoint:
 
         `ready` is for /readyz, `active` for /readyz/active. They run in threads: they must be quick and thread-safe.
         """
+
+        class Handler(_Handler):
+            registry = registry_of(metrics)
+            checks: ClassVar = {"/healthz": _is_alive, "/readyz": ready} | (
+                {"/readyz/active": active} if active else {}
+            )
+
         try:
-            self._server = _Server(address)
+            self._server = _Server(address, Handler)
         except (OSError, UnicodeError) as error:  # a name that is no host's fails in its encoding
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise SettingsError("--http", str(address), f"cannot listen there: {why}") from error
-        self._server.set_app(
-            _application(metrics, {"/readyz": ready} | ({"/readyz/active": active} if active is not None else {}))
-        )
         host, port = self._server.server_address[:2]
         self.address = HostPort(str(host), int(port))
         self._thread = threading.Thread(target=self._server.serve, name="csi-bridge-http", daemon=True)
@@ -69,75 +70,64 @@ class HttpEndpoint:
         self._server.server_close()
 
 
-def _application(counted: Metrics, readiness: Mapping[str, Ready]) -> "WSGIApplication":
-    metrics: WSGIApplication = make_wsgi_app(registry_of(counted))
-    paths = ("/metrics", "/healthz", *readiness)
-
-    def application(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] != "HEAD":
-            return answer(environ, start_response)
-        answer({**environ, "REQUEST_METHOD": "GET"}, start_response)
-        return iter([b""])  # no list: wsgiref would send a list's length as Content-Length
-
-    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        path = environ["PATH_INFO"]
-        if "HTTP_ORIGIN" in environ:
-            return _text(
-                start_response, "403 Forbidden", "this endpoint answers no web page (the request has an Origin)"
-            )
-        if path not in paths:
-            return _text(start_response, "404 Not Found", f"this endpoint has {', '.join(paths)}")
-        if environ["REQUEST_METHOD"] != "GET":
-            return _text(start_response, "405 Method Not Allowed", "use GET")
-        if path == "/metrics":
-            return metrics(environ, start_response)
-        is_ready, why = _asked(readiness[path]) if path in readiness else (True, "")
-        return _text(start_response, *(("200 OK", "ok") if is_ready else ("503 Service Unavailable", why)))
-
-    return application
+def _is_alive() -> tuple[bool, str]:
+    return True, ""
 
 
-def _asked(ready: Ready) -> tuple[bool, str]:
-    try:
-        return ready()
-    except Exception:  # noqa: BLE001  # any failure of the check means "not ready"
-        _log.exception("the readiness check failed")
-        return False, "the readiness check failed; the log says how"
-
-
-def _text(start_response: "StartResponse", status: str, text: str) -> list[bytes]:
-    body = f"{text}\n".encode()
-    start_response(
-        status,
-        [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Allow", "GET, HEAD")],
-    )
-    return [body]
-
-
-class _Handler(WSGIRequestHandler):
+class _Handler(MetricsHandler):
     timeout = CONNECTION_LIMIT_S
+    checks: ClassVar[Mapping[str, Ready]]
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's signature
-        """Log nothing: there may be a probe every second."""
+    def do_GET(self) -> None:  # noqa: N802  # the base class's name
+        path = self.path.partition("?")[0]
+        if "Origin" in self.headers:
+            self._answer(403, "this endpoint answers no web page (the request has an Origin)")
+        elif path not in ("/metrics", *self.checks):
+            self._answer(404, f"this endpoint has {', '.join(('/metrics', *self.checks))}")
+        elif self.command not in {"GET", "HEAD"}:
+            self._answer(405, "use GET")
+        elif path == "/metrics":
+            super().do_GET()
+        else:
+            is_ready, why = self._ask(self.checks[path])
+            self._answer(*((200, "ok") if is_ready else (503, why)))
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET  # noqa: N815  # the same
+
+    def end_headers(self) -> None:
+        super().end_headers()
+        if self.command == "HEAD":
+            self.wfile = io.BytesIO()  # the body goes nowhere
+
+    def _answer(self, status: int, text: str) -> None:
+        body = f"{text}\n".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Allow", "GET, HEAD")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _ask(self, check: Ready) -> tuple[bool, str]:
+        try:
+            return check()
+        except Exception:  # noqa: BLE001  # any failure of the check means "not ready"
+            _log.exception("the readiness check failed")
+            return False, "the readiness check failed; the log says how"
 
 
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
     request_queue_size = _BACKLOG
 
-    def __init__(self, address: HostPort) -> None:
+    def __init__(self, address: HostPort, handler: type[_Handler]) -> None:
         self._open: dict[socket.socket, None] = {}  # oldest first
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self.address_family = _family(address)
-        super().__init__((address.host, address.port), _Handler)
-
-    def server_bind(self) -> None:
-        """Bind, without HTTPServer's look-up of the host's name, which hangs where no DNS answers."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self.setup_environ()
+        self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        super().__init__((address.host, address.port), handler)
 
     def serve(self) -> None:
         """Accept connections until `stop`. Unlike `serve_forever`, it does not wake up twice a second."""
@@ -179,11 +169,6 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # the base class's signature
         _log.debug("an HTTP connection ended early: %r", sys.exception())
-
-
-def _family(address: HostPort) -> socket.AddressFamily:
-    infos = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return infos[0][0]
 
 
 def _cut(waited_on: socket.socket) -> None:
