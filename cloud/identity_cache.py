@@ -29,11 +29,10 @@ from common.reports import (
     plugin_name,
 )
 from common.state_directory import make_state_directory
-from common.state_file import Form, read_state, write_state
+from common.state_file import read_state, write_state
 
 log = logging.getLogger("csi_bridge.driver.cache")
 
-FORM = Form("proxy driver")  # of `identity-<driver>.json`
 CACHED_METHODS = frozenset(REPORTED_METHODS) - {NODE_GET_INFO}
 """The methods that the cache answers. NodeGetInfo is not among them: only the node can answer it."""
 
@@ -125,7 +124,7 @@ class IdentityCache:
 
     def _read(self, path: Path) -> DriverReport | None:
         try:
-            (report,) = decode_reports(json.dumps(read_state(path, FORM)["reports"]).encode())
+            (report,) = decode_reports(json.dumps(read_state(path, "proxy driver")["reports"]).encode())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError) as error:
@@ -140,7 +139,7 @@ class IdentityCache:
         if self._path is None:
             return True
         try:
-            write_state(self._path, FORM, {"reports": json.loads(encode_reports([report]))})
+            write_state(self._path, {"reports": json.loads(encode_reports([report]))})
         except OSError as error:
             log.error(  # noqa: TRY400  # the sentence says it all
                 "cannot write %s; at the next start, sidecars wait until the link to the hub is up: %s",

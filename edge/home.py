@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from common.database import Schema, refuse_newer
 from common.errors import SettingsError
-from common.state_file import Form, read_state, write_state
+from common.state_file import read_state, write_state
 from edge import metastore
 from edge.disk.found_volumes import Found, scan
 from edge.disk.root_dir import RootDir
@@ -29,8 +29,6 @@ from edge.former_state import put_aside
 from edge.manager import states
 
 log = logging.getLogger("csi_bridge.edge.home")
-
-FORM = Form("edge agent")  # of `home.json`
 
 
 class Home:
@@ -63,7 +61,7 @@ class Home:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_state(self._path, FORM, self._home)
+            write_state(self._path, self._home)
         except OSError as error:
             log.error("%s cannot be written: %s", self._path, error.strerror or error)  # noqa: TRY400  # not a bug
             return
@@ -104,7 +102,7 @@ def _why(state_dir: Path, kept: str) -> str:
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        return _home(read_state(path, FORM))
+        return _home(read_state(path, "edge agent"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -15,11 +15,10 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.state_file import Form, read_state, write_state
+from common.state_file import read_state, write_state
 
 log = logging.getLogger("csi_bridge.edge.hub_mark")
 
-FORM = Form("edge agent")  # of `hub.json`
 
 _LONGEST_CHARS = 200
 
@@ -31,7 +30,7 @@ class HubMark:
         self._path, self._hubs, self.text, self.epoch = state_dir / "hub.json", list(hubs), "", 0
         self._news = asyncio.Event()
         try:
-            found = read_state(self._path, FORM)
+            found = read_state(self._path, "edge agent")
             self.text = _fitting(found["mark"])
             if not set(hubs).isdisjoint(found.get("hubs", [])):
                 self.epoch = int(found["epoch"])
@@ -56,7 +55,7 @@ class HubMark:
                 log.error("%s cannot be written: %s", self._path, error.strerror or error)  # noqa: TRY400  # not a bug
 
     def _write(self) -> None:
-        write_state(self._path, FORM, {"mark": self.text, "epoch": self.epoch, "hubs": self._hubs})
+        write_state(self._path, {"mark": self.text, "epoch": self.epoch, "hubs": self._hubs})
 
 
 def _fitting(mark: object) -> str:

@@ -36,11 +36,10 @@ from common.errors import SettingsError
 from common.fault_points import reach
 from common.files import replace_file, sync_directory
 from common.parsers import node_name
-from common.state_file import Form, read_state, write_state
+from common.state_file import read_state, write_state
 from common.tls import TlsFiles
 from edge.keys import Ask, Asked, Check, Checked, answer_apart
 
-FORM = Form("edge agent")  # of `joined.json`
 FOLDER = "identity"  # the directory in the state directory
 
 
@@ -67,7 +66,7 @@ class Identity:
         try:
             if not self.files.cert.exists():  # the join writes it last
                 return None
-            return _joined(read_state(self._joined, FORM))
+            return _joined(read_state(self._joined, "edge agent"))
         except (OSError, ValueError, KeyError, TypeError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             advice = f"{self._joined} cannot be used: {why}; repair it, or join again with a new token"
@@ -136,7 +135,7 @@ class Identity:
             sorted(told, key=lambda it: hub_endpoint(it).host != host) for told in (issued.hubs, issued.joins)
         )
         settings = {"node": node, "hubs": hubs[:1] if issued.one_hub else hubs, "joins": joins}
-        write_state(self._joined, FORM, settings, mode=0o600)
+        write_state(self._joined, settings, mode=0o600)
         reach("identity.after-settings")
         content = checked.key + issued.chain
         renaming = partial(reach, "identity.before-rename")

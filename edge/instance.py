@@ -18,11 +18,10 @@ from typing import Any
 
 from common.errors import SettingsError
 from common.state_directory import make_state_directory
-from common.state_file import Form, read_state, write_state
+from common.state_file import read_state, write_state
 
 log = logging.getLogger("csi_bridge.edge.instance")
 
-FORM = Form("edge agent")  # of `instance.json`
 _MOST_BOOTS = 2**53  # every reader of JSON counts exactly up to here, and it is far below the wire's limit
 
 _LONGEST_ID = 64
@@ -47,7 +46,7 @@ def next_boot(state_dir: Path) -> Instance:
     instance = Instance(last.id, last.boot + 1) if last is not None else Instance(secrets.token_hex(8), 1)
     try:
         make_state_directory(state_dir)
-        write_state(path, FORM, {"id": instance.id, "boot": instance.boot})
+        write_state(path, {"id": instance.id, "boot": instance.boot})
     except OSError as error:
         if last is None:
             why = f"cannot be written: {error.strerror or error}"
@@ -58,7 +57,7 @@ def next_boot(state_dir: Path) -> Instance:
 
 def _read(path: Path) -> Instance | None:
     try:
-        return _instance(read_state(path, FORM))
+        return _instance(read_state(path, "edge agent"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError) as error:

@@ -8,11 +8,10 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from common.state_file import Form, read_state, write_state
+from common.state_file import read_state, write_state
 
-FORM: Final = Form("edge agent")
 """Of `fence.json`."""
 
 
@@ -52,7 +51,7 @@ class Plan:
 def read_plan(state_dir: Path) -> Plan | None:
     """The plan on the disk; None if there is none. Raises NewerState, OSError, or ValueError if it is damaged."""
     try:
-        body = read_state(state_dir / "fence.json", FORM)
+        body = read_state(state_dir / "fence.json", "edge agent")
     except FileNotFoundError:
         return None
     try:
@@ -64,7 +63,7 @@ def read_plan(state_dir: Path) -> Plan | None:
 
 def write_plan(state_dir: Path, plan: Plan) -> None:
     """Replace the plan on the disk. After an OSError the old one stays."""
-    write_state(state_dir / "fence.json", FORM, asdict(plan), mode=0o600)
+    write_state(state_dir / "fence.json", asdict(plan), mode=0o600)
 
 
 def read_lease(state_dir: Path, boot: str) -> float | None:

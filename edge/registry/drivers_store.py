@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from common.errors import DriverMissing, VendorBroken
 from common.sockets import FileId, file_id
-from common.state_file import Form, read_state, write_state
+from common.state_file import read_state, write_state
 from common.status import Status
 from edge.drivers import ASK_AGAIN_S, Driver
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
@@ -42,7 +42,6 @@ GRACE_S = 120.0
 _STORE_AGAIN_S = 60.0
 """After a write that failed."""
 
-FORM = Form("edge agent")
 """The form of `drivers.json` and `observed.json`."""
 
 
@@ -106,7 +105,7 @@ class DriverFile:
     def read(self) -> Kept:
         """Read the stored state; empty without a usable file. Raises SettingsError if a newer agent wrote it."""
         try:
-            return _from_json(read_state(self.path, FORM))
+            return _from_json(read_state(self.path, "edge agent"))
         except FileNotFoundError:
             return Kept()
         except OSError as error:
@@ -124,7 +123,7 @@ class DriverFile:
         }
         with self._writing:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_state(self.path, FORM, body, mode=0o600)
+            write_state(self.path, body, mode=0o600)
 
     def _move_aside(self, why: str) -> None:
         aside = self.path.with_name(f"{self.path.stem}-{int(time.time())}.corrupt")

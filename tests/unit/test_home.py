@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from common.errors import SettingsError
-from edge.home import FORM, Home
+from edge.home import Home
 
 ROOT = Path("/var/lib/kubelet")
 
@@ -32,7 +32,7 @@ def use(state_dir: Path) -> None:
 
 def kept(state_dir: Path) -> dict[str, str]:
     content: dict[str, Any] = json.loads((state_dir / "home.json").read_text())
-    assert content.pop("version") == FORM.version
+    assert content.pop("version") == 1
     return content
 
 

@@ -7,14 +7,11 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
 
 from common.errors import NewerState
-from common.state_file import Form, read_state, write_state
+from common.state_file import read_state, write_state
 
 log = logging.getLogger("csi_bridge.hub.manifests")
-
-FORM: Final = Form("hub")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class Pairs:
 def read_pairs(path: Path) -> Pairs:
     """The stored pairs; none if there is no file, or none that can be read. Raises NewerState."""
     try:
-        stored = read_state(path, FORM)
+        stored = read_state(path, "hub")
         return Pairs(*({str(key): str(it) for key, it in stored[name].items()} for name in ("volume_of", "claim_of")))
     except FileNotFoundError:
         return Pairs()
@@ -43,4 +40,4 @@ def read_pairs(path: Path) -> Pairs:
 
 
 def write_pairs(path: Path, pairs: Pairs) -> None:
-    write_state(path, FORM, asdict(pairs), mode=0o600)
+    write_state(path, asdict(pairs), mode=0o600)
