@@ -383,7 +383,7 @@ class VolumePlugin:
         may_begin: MayGoOn | None = None,
     ) -> bytes:
         method = type(request).__name__.removesuffix("Request")
-        body = node_requests.encoded(request)
+        body = request.SerializeToString(deterministic=True)
         reach(f"{step}.before-call")
         try:
             status, answer = await driver.call(

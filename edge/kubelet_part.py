@@ -51,7 +51,6 @@ from edge.metastore import Metastore
 from edge.node_facts import LEFT_SETTLE_S, NodeFacts, ask_as_said
 from edge.pod_facts import SETTLE_S, PodFacts
 from edge.registrar import Registrar
-from edge.registry.block_question import validate_block
 from edge.registry.driver_registry import DriverRegistry
 from edge.settings import AgentSettings
 from edge.settling import Settling
@@ -234,7 +233,6 @@ class Volumes:
             own_labels=registry.node_labels,
             opt_in=OptIn({runtime.name: runtime for runtime in settings.direct_runtime}, self._real_layout()),
             direct=self._direct_volumes,
-            validate_block=lambda volume: validate_block(registry.drivers, settings.node, volume),
             cdi=CdiFiles(settings.cdi_dir, self._real_layout()),
             count_deferred=self._count_deferred,
             clock=Clock(),

@@ -17,8 +17,6 @@ from common.metrics import VolumeStats
 from edge.disk.volume_data import encode_map
 from edge.volumes import PodVolume, Volume
 
-VALIDATE = "/csi.v1.Controller/ValidateVolumeCapabilities"
-
 TOKENS_KEY = "csi.storage.k8s.io/serviceAccount.tokens"
 
 # By audience: `token` and `expirationTimestamp`, as in the status of a TokenRequest.
@@ -125,21 +123,6 @@ def expand(
         volume_capability=_capability(volume, capabilities),
         secrets=secrets,
     )
-
-
-def validate(volume: Volume) -> bytes:
-    request = pb.ValidateVolumeCapabilitiesRequest(
-        volume_id=volume.handle,
-        volume_context=volume.attributes,
-        volume_capabilities=[_capability(volume, frozenset())],
-    )
-    return encoded(request)
-
-
-def why_not_valid(answer: bytes) -> str | None:
-    """Return the driver's reason, perhaps empty; None if it confirms the use."""
-    response = _decoded(pb.ValidateVolumeCapabilitiesResponse, answer)
-    return None if response.HasField("confirmed") else response.message
 
 
 def expanded_bytes(answer: bytes) -> int:
@@ -254,7 +237,3 @@ def _decoded(kind: type[M], raw: bytes) -> M:
         return kind.FromString(raw)
     except DecodeError as error:
         raise ValueError(f"its answer is not a {kind.__name__}") from error
-
-
-def encoded(request: Message) -> bytes:
-    return request.SerializeToString(deterministic=True)

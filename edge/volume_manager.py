@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ from edge.registry.driver_registry import DriverRegistry
 from edge.stores.fact_store import FactStore
 from edge.stores.object_store import ObjectStore
 from edge.volume_errors import VolumeError
-from edge.volumes import PodVolume, Volume, VolumeKey
+from edge.volumes import PodVolume, VolumeKey
 
 if TYPE_CHECKING:
     from edge.direct.hand_over import DirectVolumes
@@ -96,7 +96,6 @@ class VolumeManager:
         own_labels: Callable[[], Mapping[str, str]],
         opt_in: OptIn,
         direct: "Callable[[], DirectVolumes]",  # not called on a node that never had a deferred volume
-        validate_block: Callable[[Volume], Awaitable[None]],
         cdi: CdiFiles,
         count_deferred: Callable[[str], None],
         clock: Clock,
@@ -138,7 +137,6 @@ class VolumeManager:
             changed=self._tell,
             direct=direct,
             may_defer=bool(opt_in.runtimes),
-            validate_block=validate_block,
             cdi=cdi,
             count_deferred=count_deferred,
             stats_interval_s=stats_interval_s,

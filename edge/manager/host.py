@@ -17,7 +17,7 @@ from edge.manager.places import Places
 from edge.manager.states import Device, Publication, Row, VolumeStates
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.drivers_store import NodeDriver
-from edge.volumes import Volume, VolumeKey
+from edge.volumes import VolumeKey
 
 if TYPE_CHECKING:
     from edge.direct.hand_over import DirectVolumes
@@ -59,7 +59,6 @@ class VolumeHost:
     changed: Callable[[], None]  # called when the volumes' report may have changed, but for their usage and health
     direct: "Callable[[], DirectVolumes]"
     may_defer: bool  # a runtime is known that mounts volumes in its guest
-    validate_block: Callable[[Volume], Awaitable[None]]
     cdi: CdiFiles
     count_deferred: Callable[[str], None]
     fencing: Fencing

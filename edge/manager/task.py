@@ -264,8 +264,6 @@ class VolumeTask:
         if must_be_known:
             self._check_copy(volume)
             await self.use.check()
-        if want.deferral is not None and before is None:
-            await host.validate_block(volume)
         intent = self._intent_to_stage(want, before, attachment_uid)
         await self.rows.intend(Step.STAGE, intent)
         try:

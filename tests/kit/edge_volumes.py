@@ -515,16 +515,12 @@ class EdgeVolumes:
     def more(self) -> dict[str, Any]:
         """Return the arguments of the manager about volumes that a pod's runtime mounts: none knows any."""
 
-        async def validate(_volume: Volume) -> None:
-            pass
-
         def direct() -> Any:
             raise NotReady("no runtime is known")
 
         return {
             "opt_in": OptIn({}, Layout(Path("/"))),
             "direct": direct,
-            "validate_block": validate,
             "count_deferred": lambda _by: None,
         }
 

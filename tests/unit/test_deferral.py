@@ -13,7 +13,7 @@ from edge.disk.layout import Layout
 from edge.manager.opt_in import ANNOTATION, OptIn
 from edge.manager.states import BY_DRIVER, Handover, Publication, State
 from edge.runtimes import direct_runtime
-from edge.volume_errors import NotReady, Uncertain
+from edge.volume_errors import Uncertain
 from tests.kit.edge_volumes import EdgeVolumes
 from tests.kit.waiting import settle
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from common.objects import Ref
     from edge.disk.found_volumes import Published
-    from edge.volumes import PodVolume, Volume
+    from edge.volumes import PodVolume
 
 DEVICE = Path("/dev/vdb")
 OPT_IN = OptIn({"kata": direct_runtime("kata=go:3.20")}, Layout(Path("/root")))
@@ -104,7 +104,6 @@ class DeferringEdge(EdgeVolumes):
 
     direct: FakeDirect
     counted: list[str]
-    unfit: NotReady | None = None
 
     def __post_init__(self) -> None:
         self.direct, self.counted = FakeDirect(self), []
@@ -116,16 +115,11 @@ class DeferringEdge(EdgeVolumes):
         return {
             "opt_in": OPT_IN,
             "direct": lambda: self.direct,
-            "validate_block": self._validate,
             "count_deferred": self.count,
         }
 
     def count(self, by: str) -> None:
         self.counted.append(by)
-
-    async def _validate(self, _volume: Volume) -> None:
-        if self.unfit is not None:
-            raise self.unfit
 
     def ask(self, name: str = "web", **more: Any) -> Ref:
         annotations = {ANNOTATION: "data"}
@@ -236,14 +230,6 @@ async def test_a_handover_that_fails_is_rolled_back_and_tried_again(edge: Deferr
     edge.direct.failures.clear()
     await edge.clock.turn(200)
     assert edge.row.state is State.DONE
-
-
-async def test_a_volume_that_cannot_be_a_block_device_is_not_staged(edge: DeferringEdge) -> None:
-    edge.unfit = NotReady("the driver says no")
-    edge.ask()
-    await edge.start()
-    assert edge.plugin.calls == []
-    assert edge.entry()["error"] == "the driver says no"
 
 
 async def test_a_second_pod_waits_and_learns_why(edge: DeferringEdge) -> None:
