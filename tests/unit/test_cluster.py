@@ -61,21 +61,6 @@ async def test_as_long_as_a_kind_was_not_listed_it_is_not_ready_and_says_why(api
         assert cluster.problems() == ["Kubernetes: list: nobody answers"] * len(WATCHED)
 
 
-async def test_without_a_role_for_storage_classes_it_is_ready_and_does_not_know_them() -> None:
-    api, fast = FakeApi(), Ref("StorageClass", "", "fast")
-    api.put({"kind": "StorageClass", "metadata": {"name": "fast"}})
-    api.forbidden = {"StorageClass"}
-    async with following(api, begun=lambda it: it.is_ready) as cluster:
-        assert (cluster.knows(fast), cluster.knows(POD)) == (False, True)
-        assert cluster.problems() == ["Kubernetes: list storageclasses: no"]
-        told: list[frozenset[Ref]] = []
-        cluster.subscribe(told.append)
-        api.forbidden = set()
-        await until(lambda: cluster.knows(fast))
-        assert cluster.stamp(fast) is not None
-        assert frozenset() in told
-
-
 async def test_it_tells_once_that_it_is_ready(api: FakeApi) -> None:
     api.put(pod())
     cluster = Cluster(api)

@@ -4,7 +4,7 @@ Rules:
 
 * Each kind has one list and one watch for all nodes. Secrets are read and tokens made one by one, when a node needs
   them (`on_demand`).
-* The source is ready when every kind was listed once; StorageClasses may be forbidden.
+* The source is ready when every kind was listed once.
 * An object that cannot be used keeps its last good state, and is reported as a problem.
 * An item without a name ends its list or watch: nobody could tell which object is missing.
 * An object whose trimmed state is equal has not changed: pods and nodes change their status all the time. What the hub
@@ -37,9 +37,6 @@ WATCHED: Final = (
 )  # fmt: skip
 """The kinds that are listed and watched."""
 
-_DISPENSABLE: Final = "StorageClass"
-"""A kind that the hub's role of an earlier version does not allow. Then it is unknown, and nodes get all others."""
-
 
 class Cluster(Source):
     """A source that follows an API server. `run()` does the work."""
@@ -56,7 +53,6 @@ class Cluster(Source):
         super().__init__()
         self._problems: dict[Ref, str] = {}
         self._unlisted = set(WATCHED)
-        self._lacking = frozenset[str]()  # the kinds that the source does without until it may list them
         self._unready = unready
         self._node_states: dict[str, nodes.NodeState] = {}
         self._minter = TokenMinter(api)
@@ -64,10 +60,7 @@ class Cluster(Source):
             "Secret": OnDemand(SecretReader(api), self._found, now=now),
             tokens.KIND: OnDemand(self._minter, self._found, now=now),
         }
-        self._reflectors = {
-            kind: Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause, forbidden=self._forbidden)
-            for kind in WATCHED
-        }
+        self._reflectors = {kind: Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause) for kind in WATCHED}
 
     def problems(self) -> list[str]:
         troubles = [it.trouble for it in self._reflectors.values() if it.trouble]
@@ -84,7 +77,7 @@ class Cluster(Source):
 
     def knows(self, ref: Ref) -> bool:
         on_demand = self._on_demand.get(ref.kind)
-        return on_demand.knows(ref) if on_demand is not None else self.is_ready and ref.kind not in self._unlisted
+        return on_demand.knows(ref) if on_demand is not None else self.is_ready
 
     def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
         if request is not None:
@@ -136,10 +129,7 @@ class Cluster(Source):
         gone: dict[Ref, Item | None] = dict.fromkeys(set(self.refs(kind)) - items.keys())
         for ref in gone:
             self._drop_state(ref)
-        self.update({**items, **gone}, ready=self.is_ready or self._unlisted <= self._lacking)
-        if kind in self._lacking:
-            self._lacking = frozenset()
-            self.tell(frozenset())  # subscribers wait for an answer about objects that do not exist, too
+        self.update({**items, **gone}, ready=not self._unlisted)
 
     def gone(self, ref: Ref) -> None:
         self._problems.pop(ref, None)
@@ -151,11 +141,6 @@ class Cluster(Source):
         self.update({ref: self.read(ref.kind, body)[1] if body is not None else None})
         if self.stamp(ref) == before:
             self.tell(frozenset({ref}))  # subscribers wait for an answer, even if there is no such object
-
-    def _forbidden(self, kind: str) -> None:
-        if kind == _DISPENSABLE and kind in self._unlisted:
-            self._lacking = frozenset({kind})
-            self.update({}, ready=self.is_ready or self._unlisted <= self._lacking)
 
     def _drop_state(self, ref: Ref) -> None:
         if ref.kind == "Node":

@@ -58,12 +58,9 @@ class Reflector:
         copy: Copy,
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        forbidden: Callable[[str], None] = lambda _kind: None,
     ) -> None:
-        """`forbidden` is called whenever the server does not let the hub list or watch the kind."""
         self.trouble = ""  # the reason why the copy may be out of date, in a sentence; empty while it is up to date
         self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
-        self._forbidden = forbidden
         self._logged = ""  # the trouble that the log has reported last
         self._version = ""
         self._failures = 0
@@ -83,8 +80,6 @@ class Reflector:
                     self._version = ""
                 else:
                     self._note(str(error))
-                    if error.is_forbidden:
-                        self._forbidden(self._resource.kind)
                 await self._wait()
             except Exception:  # the hub also carries calls
                 why = f"following {self._resource.plural} failed because of a bug in CSI Bridge; see the hub's log"
