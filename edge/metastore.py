@@ -88,7 +88,7 @@ class Metastore:
             retry_s=retry_s,
         )
         self.objects.start(path, self._writer, self._reader)
-        self.facts.start(path, self._writer, self._reader)
+        self.facts.start(self._writer)
 
     def _read_all(self, path: Path) -> sqlite3.Connection:
         """Copy a file that cannot be written to memory: SQLite cannot read a WAL beside a file that it cannot write."""
@@ -106,7 +106,6 @@ class Metastore:
         self._reader.close()
         self._reader = connect_to_read(path)
         self.objects.start(path, self._writer, self._reader)
-        self.facts.start(path, self._writer, self._reader)
 
     def _load(self, database: sqlite3.Connection) -> None:
         self.objects.load(database)

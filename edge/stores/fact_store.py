@@ -6,7 +6,7 @@ Rules:
 
 * The newest state of each fact counts. An unchanged state is no new state.
 * The agent sends a fact once it is on the disk. The fact stays there after the hub has stored it, in case the hub
-  loses it.
+  loses it. Facts are small, so memory has them, too: the store reads the disk only when it is loaded.
 * The agent sends an Event once and then forgets it (`common.sync.PASSING_KINDS`). At most `MOST_EVENTS` wait; the store
   drops the oldest ones.
 """
@@ -16,8 +16,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from common.database_writer import DatabaseWriter, Statement
 from common.objects import Object, Ref, Stamp, encode_body
@@ -41,9 +40,6 @@ _PUT = "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?, 0)"
 _DROP = "DELETE FROM facts WHERE kind = ? AND namespace = ? AND name = ?"
 _ACK = "UPDATE facts SET acked = ? WHERE kind = ? AND namespace = ? AND name = ? AND version = ?"
 
-_READ_AGAIN_S = 5.0
-"""Between two attempts to read a fact that the disk does not return: the fault may pass, and no call waits for it."""
-
 
 class FactRefused(Exception):
     """The hub does not accept a fact. The text is its reason."""
@@ -55,7 +51,7 @@ class FactStore:
     def __init__(self) -> None:
         self._newest: dict[Ref, str] = {}  # the version put last, on the disk or on its way there
         self._acked: set[Ref] = set()  # those whose newest version the hub has stored
-        self._stamps: dict[Ref, Stamp] = {}  # those on the disk
+        self._stored: dict[Ref, Object] = {}  # those on the disk
         self._events: dict[Ref, None] = {}  # those of `_newest` that are events, the oldest first
         self._unwritten: dict[Ref, Statement] = {}
         self._batch: dict[Ref, Statement] = {}  # the statements of the running write
@@ -63,28 +59,23 @@ class FactStore:
         self._waiters: dict[Ref, set[asyncio.Future[None]]] = {}
         self._listeners: list[Callable[[frozenset[Ref]], None]] = []
         self._is_full = False
-        self._unreadable: dict[Ref, str] = {}  # the facts that the disk does not return, and why
-        self._read_again: asyncio.TimerHandle | None = None
         self._writer: DatabaseWriter
-        self._reader: sqlite3.Connection
-        self._path: Path
 
     def load(self, database: sqlite3.Connection) -> None:
-        """Read all rows once, so that damage shows now."""
-        for found in (self._newest, self._acked, self._stamps, self._events):
+        for found in (self._newest, self._acked, self._stored, self._events):
             found.clear()
-        for kind, namespace, name, version, acked, _body in database.execute(
+        for kind, namespace, name, version, acked, body in database.execute(
             "SELECT kind, namespace, name, version, acked, body FROM facts ORDER BY rowid"
         ):
             ref = Ref(kind, namespace, name)
-            self._newest[ref], self._stamps[ref] = version, Stamp("", version)
+            self._newest[ref], self._stored[ref] = version, Object(ref, Stamp("", version), body)
             if acked:
                 self._acked.add(ref)
             if kind in PASSING_KINDS:
                 self._events[ref] = None
 
-    def start(self, path: Path, writer: DatabaseWriter, reader: sqlite3.Connection) -> None:
-        self._path, self._writer, self._reader = path, writer, reader
+    def start(self, writer: DatabaseWriter) -> None:
+        self._writer = writer
 
     # ---- for the agent
 
@@ -106,14 +97,14 @@ class FactStore:
             return
         self._acked.discard(ref)
         self._events.pop(ref, None)
-        if ref in self._stamps or ref in self._batch:
+        if ref in self._stored or ref in self._batch:
             self._write(ref, (_DROP, (ref.kind, ref.namespace, ref.name)))
         else:  # facts that come and go on a full disk must not pile up
             self._unwritten.pop(ref, None)
         self._release(ref, KeyError(ref))
 
     def refs(self, kind: str) -> list[Ref]:
-        return [ref for ref in self._stamps if ref.kind == kind]
+        return [ref for ref in self._stored if ref.kind == kind]
 
     async def wait_acked(self, ref: Ref) -> None:
         """Wait until the hub has stored a fact's newest state, even if the fact changes meanwhile.
@@ -142,29 +133,16 @@ class FactStore:
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         """The facts to send: first those that a caller may wait for, then Events, each the oldest first."""
-        passing = {ref: stamp for ref, stamp in self._stamps.items() if ref.kind in PASSING_KINDS}
-        if not passing:
-            return self._stamps
-        facts = {ref: stamp for ref, stamp in self._stamps.items() if ref not in passing}
-        # A forgotten event may still be on the disk, even if it has happened again.
-        return facts | {ref: stamp for ref, stamp in passing.items() if stamp.version == self._newest.get(ref)}
+        facts, events = {}, {}
+        for ref, item in self._stored.items():
+            if ref.kind not in PASSING_KINDS:
+                facts[ref] = item.stamp
+            elif item.stamp.version == self._newest.get(ref):  # not a forgotten one that the disk still has
+                events[ref] = item.stamp
+        return facts | events
 
     def read(self, ref: Ref) -> Object | None:
-        """A fact in its stored state; None if there is none. If the disk cannot read it, listeners hear of it later."""
-        try:
-            row = self._reader.execute(
-                "SELECT version, body FROM facts WHERE kind = ? AND namespace = ? AND name = ?",
-                (ref.kind, ref.namespace, ref.name),
-            ).fetchone()
-        except sqlite3.Error as error:
-            if self._unreadable.get(ref) != str(error):
-                log.error("%s: the fact %s cannot be read, and is tried again: %s", self._path, ref, error)  # noqa: TRY400  # not a bug
-            self._unreadable[ref] = str(error)
-            if self._read_again is None:
-                self._read_again = asyncio.get_running_loop().call_later(_READ_AGAIN_S, self._let_read_again)
-            return None
-        self._unreadable.pop(ref, None)
-        return Object(ref, Stamp("", row[0]), row[1]) if row is not None else None
+        return self._stored.get(ref)
 
     def listen(self, listener: Callable[[frozenset[Ref]], None]) -> Callable[[], None]:
         """Call `listener` when facts on the disk have changed. Returns the function that ends this."""
@@ -215,12 +193,6 @@ class FactStore:
                 waiter.set_exception(error) if error is not None else waiter.set_result(None)
         return bool(waiters)
 
-    def _let_read_again(self) -> None:
-        self._read_again = None
-        self._unreadable = {ref: why for ref, why in self._unreadable.items() if ref in self._stamps}
-        if self._unreadable:
-            self._tell(frozenset(self._unreadable))
-
     def _limit_events(self) -> None:
         if len(self._events) <= MOST_EVENTS:
             self._is_full = self._is_full and len(self._events) > MOST_EVENTS // 2
@@ -250,13 +222,10 @@ class FactStore:
         changed = set()
         for ref, (sql, values) in batch.items():
             if sql is _PUT:
-                self._stamps[ref] = Stamp("", str(values[3]))
+                version, body = cast("tuple[str, bytes]", values[-2:])
+                self._stored[ref] = Object(ref, Stamp("", version), body)
                 changed.add(ref)
-            elif sql is _DROP and self._stamps.pop(ref, None) is not None:
+            elif sql is _DROP and self._stored.pop(ref, None) is not None:
                 changed.add(ref)
-        if changed:
-            self._tell(frozenset(changed))
-
-    def _tell(self, refs: frozenset[Ref]) -> None:
-        for listener in list(self._listeners):
-            listener(refs)
+        for listener in list(self._listeners) if changed else ():
+            listener(frozenset(changed))

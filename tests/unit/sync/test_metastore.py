@@ -558,40 +558,6 @@ async def test_a_fact_of_which_the_hub_has_an_older_state_is_not_acknowledged_an
     assert NODE in store.facts._acked
 
 
-async def test_a_fact_that_the_disk_does_not_give_is_named_once_and_tried_again_until_it_is_dropped(
-    store: Metastore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("edge.stores.fact_store._READ_AGAIN_S", 0.0)
-    stamp = await stored_fact(store, NODE, {"a": 1})
-    heard: list[frozenset[Ref]] = []
-    store.facts.listen(heard.append)
-    reader = store.facts._reader
-    for times in range(1, 4):
-        store.facts._reader = sqlite3.connect(":memory:")  # "no such table"
-        assert store.facts.read(NODE) is None
-        assert store.facts.read(NODE) is None
-        assert told(store) == {NODE: stamp}  # it is still to be told
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert heard == [frozenset({NODE})] * times
-        store.facts._reader.close()
-    assert [message for message in caplog.messages if "cannot be read" in message] == [
-        f"{tmp_path / 'edge.db'}: the fact Node n1 cannot be read, and is tried again: no such table: facts"
-    ]
-    store.facts._reader = reader
-    fact = store.facts.read(NODE)
-    assert fact is not None
-    assert fact.read() == {"a": 1}
-    store.facts._reader = sqlite3.connect(":memory:")
-    assert store.facts.read(NODE) is None
-    store.facts._reader.close()
-    store.facts._reader = reader
-    store.facts._stamps.pop(NODE)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert len(heard) == 3
-
-
 class Held:
     """A value that the writer's thread waits for until the event is set."""
 
