@@ -80,10 +80,7 @@ class Truth(Protocol):
         """Every object's state, in the order for sending."""
 
     def read(self, ref: Ref) -> Object | None:
-        """An object in its present state, perhaps newer than its stamp; None if it is gone or cannot be read now.
-
-        If `stamps` still has the object, the teller reads it again at the next turn, and sends no `InStep` before.
-        """
+        """An object in its present state, perhaps newer than its stamp; None if it is gone."""
 
 
 class Copy(Protocol):
@@ -308,8 +305,6 @@ class Teller:
         """
         known = self._told.get(ref)
         item = self._truth.read(ref) if stamp is not None else None
-        if stamp is not None and item is None:
-            return ref not in self._truth.stamps()  # if it is gone, the next comparison finds that
         if known is not None and (item is None or _is_another(known, item.stamp)):
             return (item is None) if self._add(drop(self._seq + 1, ref, known.uid), ref, None, out) else None
         if item is None:

@@ -35,13 +35,12 @@ class Truth:
         self.objects: dict[Ref, Object] = {}
         self.uids: dict[Ref, str] = {}
         self.unknown: set[Ref] = set()
-        self.unreadable: set[Ref] = set()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return {ref: item.stamp for ref, item in self.objects.items()}
 
     def read(self, ref: Ref) -> Object | None:
-        return self.objects.get(ref) if ref not in self.unreadable else None
+        return self.objects.get(ref)
 
     def is_unknown(self, ref: Ref) -> bool:
         return ref in self.unknown

@@ -120,21 +120,6 @@ def test_what_came_and_went_before_it_was_told_is_not_told(tell: bool) -> None:
 # ---- in step ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_read_now_is_told_later_and_until_then_nobody_is_in_step() -> None:
-    """A fault of the disk: the object is there all the same."""
-    world = synced()
-    world.truth.unreadable.add(pod("a").ref)
-    world.put(pod("a"))
-    world.put(pod("b"))
-    assert [type(said) for said in told(world)] == [Put]
-    world.settle()
-    assert set(world.copy.objects) == {pod("b").ref}
-    world.truth.unreadable.clear()
-    assert [type(said) for said in told(world)] == [Put, InStep]
-    world.settle()
-    assert set(world.copy.objects) == {pod("a").ref, pod("b").ref}
-
-
 def test_in_step_is_said_after_the_first_comparison_and_again_after_each_burst() -> None:
     world = synced()
     assert told(world) == []
