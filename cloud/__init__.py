@@ -10,7 +10,7 @@ The hub:
 * `hub_settings`: its flags.
 * `uds_hub`: its links, and the table of the streams that each role may open. Start here.
 * `admission`, `refusals`: checks each peer; the refused ones.
-* `trust`, `trust_part`, `join_part`: judges peers by certificates and denials; lets nodes join.
+* `trust`, `join_part`: judges peers by certificates and denials; lets nodes join.
 * `peer_ends`: when the peers' certificates end.
 * `stream_turns`: an agent's streams over two links, one after another.
 * `call`: one call on its way through the hub, which calls may pass, and the record of their outcome.

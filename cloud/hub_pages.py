@@ -64,7 +64,7 @@ class HubPages:
             yield INSECURE
         yield from self._parts.fences.problems()
         yield from self._parts.guard.problems()
-        yield from self._parts.trust.credentials.problems()
+        yield from self._parts.trust.generations.problems()
         yield from self._parts.sync.problems()
 
     async def denials(self) -> Iterable[DenialStatus]:

@@ -23,7 +23,7 @@ from cloud.records.records import Records
 from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import SyncPart
-from cloud.trust_part import TrustPart
+from cloud.trust.credentials import Credentials
 from cloud.uds_hub import Hub
 from common.certificate_ends import CertificateEnds
 from common.metrics import Metrics
@@ -45,7 +45,9 @@ class HubParts:
     ) -> None:
         """Read the records. Raises SettingsError, also if a file of the settings cannot be used."""
         self.records, self.incarnation, self.nodes, self.sync = records, incarnation, nodes, sync
-        self.trust = trust = TrustPart(settings, records, metrics)
+        self.trust = trust = Credentials(
+            records, metrics, tls_ca=settings.tls_ca, require_rights=settings.require_rights
+        )
         self.placement = Placement(
             nodes,
             Claims(records),
@@ -98,7 +100,7 @@ class HubParts:
             sync.sync,
             still_leads=records.still_leads,
             incarnation=incarnation,
-            credentials=trust.credentials,
+            credentials=trust,
             refusals=self.refusals,
             metrics=metrics,
             insecure=settings.tls_cert is None,

@@ -200,7 +200,7 @@ async def _watch(parts: HubParts) -> None:
     while True:
         await asyncio.sleep(_WATCH_S)
         await parts.fences.look()
-        if await parts.trust.read_again():
+        if await parts.trust.authorities.read_again():
             parts.hub.end_unfit()
         parts.hub.end_expired()
 

@@ -19,12 +19,12 @@ from cloud.hub_settings import HubSettings
 from cloud.orders import Orders
 from cloud.trust import audit
 from cloud.trust.audit import Event
+from cloud.trust.credentials import Credentials
 from cloud.trust.enrolment import Enrolment
 from cloud.trust.join_links import LIMITS, MOST, MOST_HANDSHAKES, JoinLinks
 from cloud.trust.join_rate import JoinRate
 from cloud.trust.signer import Signer
 from cloud.trust.trust_store import Token
-from cloud.trust_part import TrustPart
 from common.database_writer import WriteFailed
 from common.endpoint import Endpoint, is_loopback
 from common.enrolment import Issued, JoinToken, format_token
@@ -45,7 +45,7 @@ class JoinPart:
     """The join part of a hub that has TLS files."""
 
     def __init__(
-        self, settings: HubSettings, trust: TrustPart, *, knows: Callable[[str], bool], turned_away: OnFailed
+        self, settings: HubSettings, trust: Credentials, *, knows: Callable[[str], bool], turned_away: OnFailed
     ) -> None:
         """Read the CA. Raises SettingsError."""
         files = settings.tls_files()
@@ -68,7 +68,7 @@ class JoinPart:
             trust.generations,
             self._signer,
             terms,
-            denied=trust.credentials.denied,
+            denied=trust.denied,
             knows=knows,
             turned_away=turned_away,
         )

@@ -16,8 +16,8 @@ from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
 from cloud.trust import audit
 from cloud.trust.audit import Event
+from cloud.trust.credentials import Credentials
 from cloud.trust.denials import serial_of
-from cloud.trust_part import TrustPart
 from common.errors import NotCarried, OperatorRefused
 from common.link import Stream
 from common.operator_orders import Allow, Deny, Done, Forget, Order, Trust
@@ -45,7 +45,7 @@ class Orders:
         placement: Placement,
         reports: ReportStreams,
         sync: Sync,
-        trust: TrustPart,
+        trust: Credentials,
         *,
         calls: NodeCalls,
         incarnation: Incarnation,

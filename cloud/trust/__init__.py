@@ -9,5 +9,5 @@ Read in this order:
 * `tokens`, `signer`, `generations`: invitations to join; the CA's key; the newest certificate of a node, and copies.
 * `join_rate`, `enrolment`, `join_links`: how often strangers may come; the answers to nodes that join or renew; the
   links of the join listener.
-* `credentials`: whether a peer's certificate counts, at its hello and while its link lives.
+* `credentials`: all of these, and whether a peer's certificate counts, at its hello and while its link lives.
 """

@@ -8,12 +8,15 @@ Rules:
 * A file that cannot be used takes no CA out.
 """
 
+import asyncio
 import logging
 import time
 from pathlib import Path
 
 from cryptography import x509
 
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from common.errors import SettingsError
 from common.files import Stamp, stamp_of
 from common.peer import Peer
@@ -38,28 +41,25 @@ class Authorities:
         self._taken_out: frozenset[bytes] = frozenset()
         self._taken_at = 0.0
 
-    def has_changed(self) -> bool:
-        return self._stamp() != self._seen
-
-    def reload(self) -> list[str]:
-        """Read the file again. Blocks. Returns the names of the CAs that were taken out."""
-        assert self._path is not None
-        seen = self._stamp()
+    async def read_again(self) -> bool:
+        """Read the file again if it has changed. Returns whether CAs were taken out."""
+        if self._path is None or (seen := self._stamp()) == self._seen:
+            return False
         try:
-            found = _read(self._path)
+            found = await asyncio.to_thread(_read, self._path)
         except OSError:  # tried again; TLS complains
-            return []
+            return False
         except ValueError:
-            self._seen = seen
-            return []
+            found = self._found
         self._seen = seen
         gone, self._found = self._found - found, found
         if not gone:
-            return []
+            return False
         self._taken_out, self._taken_at = frozenset(it.subject.public_bytes() for it in gone), time.monotonic()
         names = sorted(it.subject.rfc4514_string() for it in gone)
         log.warning("taken out of %s: %s; the links that it has proved end", self._path, "; ".join(names))
-        return names
+        audit.add(Event.CERTIFICATES, who="hub", read="--tls-ca", taken_out=names)
+        return True
 
     def count(self, peer: Peer) -> bool:
         """Whether a peer's certificate is one of a CA in the file, as far as its issuer's name tells."""

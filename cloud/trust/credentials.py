@@ -1,4 +1,4 @@
-"""The credentials of a peer: whether its certificate counts, at its hello and for as long as its link lives.
+"""The credentials of the hub's peers: all that it trusts, and whether a certificate counts while its link lives.
 
 A certificate counts until it ends, unless an operator denies it or its node, or its CA was taken
 out of `--tls-ca`. Of a node that has joined, a later generation replaces it. `cloud.admission` compares the names in it
@@ -6,25 +6,29 @@ before.
 """
 
 import time
-from collections.abc import Iterable
+from pathlib import Path
 
+from cloud.records.records import Records
 from cloud.trust.authorities import Authorities
 from cloud.trust.denials import Denials, in_words
 from cloud.trust.generations import Generations
+from cloud.trust.tokens import Tokens
+from cloud.trust.trust_store import TrustStore
 from common.enrolment import rights_in
 from common.errors import HandshakeRefused
 from common.messages import Reason
+from common.metrics import Metrics
 from common.peer import Peer
 
 
 class Credentials:
-    """Judges the certificates of one hub's peers."""
+    """Judges the certificates of one hub's peers by its records and its CAs."""
 
-    def __init__(
-        self, denials: Denials, generations: Generations, authorities: Authorities, *, require_rights: bool
-    ) -> None:
-        self._denials, self._generations = denials, generations
-        self._authorities, self._require_rights = authorities, require_rights
+    def __init__(self, records: Records, metrics: Metrics, *, tls_ca: Path | None, require_rights: bool) -> None:
+        """Read the records and the CAs. Raises SettingsError."""
+        store = TrustStore(records)
+        self.denials, self.generations, self.tokens = Denials(store), Generations(store, metrics), Tokens(store)
+        self.authorities, self._require_rights = Authorities(tls_ca), require_rights
 
     def check(self, role: str, name: str, peer: Peer, *, is_node: bool) -> None:
         """Check that a peer whose name is proved may connect, or that its link may go on.
@@ -35,7 +39,7 @@ class Credentials:
             raise HandshakeRefused(
                 Reason.EXPIRED, f"the certificate of {role} {name} has ended; connect with a renewed one"
             )
-        if not self._authorities.count(peer):
+        if not self.authorities.count(peer):
             raise HandshakeRefused(
                 Reason.EXPIRED,
                 f"the CA of {role} {name} was taken out of the hub's --tls-ca; connect with a new certificate",
@@ -53,22 +57,19 @@ class Credentials:
                 f"again with csi-bridge token create --node {node} --replace --driver DRIVER",
             )
         if peer.certificate:
-            self._generations.examine(node, peer)
+            self.generations.examine(node, peer)
 
     def admitted(self, node: str, peer: Peer) -> None:
         """Note that a node was admitted: its certificate is the current one, and earlier ones are void."""
         if peer.certificate:
-            self._generations.authenticated(node, peer)
+            self.generations.authenticated(node, peer)
 
     def is_past(self, moment: float) -> bool:
         return moment <= time.time()
 
     def denied(self, node: str, serial: int) -> str:
         """Why a node (empty: another peer) or its certificate (serial 0: none) is denied; empty if it is not."""
-        denial = self._denials.find(node, serial)
+        denial = self.denials.find(node, serial)
         if denial is not None:
             return f"an operator denies {in_words(denial)}" + (f": {denial.why}" if denial.why else "")
         return ""
-
-    def problems(self) -> Iterable[str]:
-        yield from self._generations.problems()

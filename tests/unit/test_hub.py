@@ -571,7 +571,7 @@ async def test_the_link_of_a_certificate_that_has_ended_ends_and_others_stay(
     first = await world.come(introduce("edge", "n1", instance="i-1", boot=1), N1)
     second = await world.come(introduce("edge", "n2", instance="i-2", boot=1), later)
     world.hub.end_expired()
-    monkeypatch.setattr(world.trust.credentials, "is_past", lambda moment: moment <= N1.not_after)
+    monkeypatch.setattr(world.trust, "is_past", lambda moment: moment <= N1.not_after)
     world.hub.end_expired()
     told = "the certificate of edge n1 has ended; connect with a renewed one"
     assert await first.wait_closed() == ("expired", told)
@@ -582,7 +582,7 @@ async def test_the_link_of_a_certificate_that_has_ended_ends_and_others_stay(
 async def test_a_certificate_that_ends_between_handshake_and_hello_is_refused(
     world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world.trust.credentials, "is_past", lambda moment: moment <= N1.not_after)
+    monkeypatch.setattr(world.trust, "is_past", lambda moment: moment <= N1.not_after)
     link = await world.come(introduce("edge", "n1", instance="i"), N1)
     assert (await link.wait_closed())[0] == "expired"
     assert world.nodes.known == 0
