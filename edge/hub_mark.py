@@ -19,7 +19,6 @@ from common.state_file import read_state, write_state
 
 log = logging.getLogger("csi_bridge.edge.hub_mark")
 
-
 _LONGEST_CHARS = 200
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from common.state_file import read_state, write_state
 
-"""Of `fence.json`."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystem:

@@ -42,8 +42,6 @@ GRACE_S = 120.0
 _STORE_AGAIN_S = 60.0
 """After a write that failed."""
 
-"""The form of `drivers.json` and `observed.json`."""
-
 
 class NodeDriver:
     """One driver; the same object as long as the driver is known. Its properties are the latest answers."""
