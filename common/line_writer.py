@@ -51,7 +51,11 @@ class LineWriter(Generic[Line]):
         if self._lines.qsize() < MOST_LINES:
             self._lines.put(line)
         else:
-            self._refused += 1
+            self.lose()
+
+    def lose(self) -> None:
+        """Count a line that cannot be written."""
+        self._refused += 1
 
     def flush(self) -> None:
         """Wait until the lines so far are written, for `FLUSH_S` at most."""

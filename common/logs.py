@@ -113,11 +113,6 @@ class LineHandler(logging.Handler):
         self._limit: LineLimit[logging.LogRecord] = LineLimit()
         self._awaits_counts = False
         self._counts_due = 0.0
-        self._misfits = 0
-
-    @property
-    def lost_lines(self) -> int:
-        return self.writer.lost_lines + self._misfits
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hand on one line. Count it instead if its peer has had its share."""
@@ -156,10 +151,6 @@ class LineHandler(logging.Handler):
         with contextlib.suppress(RuntimeError):  # no loop runs in this thread: the next line brings the counts
             asyncio.get_running_loop().call_later(WINDOW_S, self.write_counts)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802  # logging's signature
-        """Count the lost line. The base class would print a traceback to the failed stream."""
-        self._misfits += 1
-
     def _add(self, record: logging.LogRecord) -> None:
         # Formatted here, because the record's arguments may change.
         try:
@@ -170,7 +161,7 @@ class LineHandler(logging.Handler):
                 traceback=_FORMATTER.formatException(record.exc_info) if record.exc_info else "",
             )
         except Exception:  # noqa: BLE001  # as in logging: a bad line costs itself only
-            self.handleError(record)
+            self.writer.lose()
         else:
             self.writer.add(text)
 

@@ -227,7 +227,7 @@ def test_a_line_that_cannot_be_written_is_counted_and_lost(
     LOGGER.info("lost")
     LOGGER.info("lost too")
     handler.flush()
-    assert handler.lost_lines == 2
+    assert handler.writer.lost_lines == 2
 
 
 def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
