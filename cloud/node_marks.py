@@ -6,10 +6,10 @@ Rules:
 * The hub sets them in that request only. An operator's later changes stay.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
+from common.parsers import is_label_key, is_label_value
 from common.topology import NODE_SEGMENT
 
 OURS: Final = "csi-bridge.io"  # the domain of the bridge's own labels
@@ -30,12 +30,6 @@ _KUBELET_LABELS: Final = frozenset({
     "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
     "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 })  # fmt: skip
-
-_LONGEST_PREFIX_CHARS: Final = 253
-_LONGEST_NAME_CHARS: Final = 63
-_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-# Of keys and values: kubernetes apimachinery/pkg/util/validation, IsQualifiedName and IsValidLabelValue.
-_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +93,7 @@ def taints(text: str) -> Taints:
     for part in filter(None, text.split(",")):
         rest, _, effect = part.rpartition(":")
         key, _, value = rest.partition("=")
-        if not _is_key(key) or not _is_value(value) or effect not in EFFECTS:
+        if not is_label(key, value) or effect not in EFFECTS:
             raise ValueError(
                 "must be taints of Kubernetes like example.com/edge=yes:NoSchedule,example.com/slow:PreferNoSchedule, "
                 f"with one of the effects {', '.join(EFFECTS)}; empty for none"
@@ -111,7 +105,7 @@ def taints(text: str) -> Taints:
 
 
 def is_label(key: str, value: str) -> bool:
-    return _is_key(key) and _is_value(value)
+    return is_label_key(key) and is_label_value(value)
 
 
 def is_reserved(label: str) -> bool:
@@ -129,14 +123,3 @@ def is_reserved(label: str) -> bool:
 
 def _is_within(domain: str, domains: tuple[str, ...]) -> bool:
     return any(domain == it or domain.endswith(f".{it}") for it in domains)
-
-
-def _is_key(text: str) -> bool:
-    prefix, slash, name = text.rpartition("/")
-    if slash and not (len(prefix) <= _LONGEST_PREFIX_CHARS and _PREFIX.fullmatch(prefix)):
-        return False
-    return bool(len(name) <= _LONGEST_NAME_CHARS and _NAME.fullmatch(name))
-
-
-def _is_value(text: str) -> bool:
-    return not text or bool(len(text) <= _LONGEST_NAME_CHARS and _NAME.fullmatch(text))

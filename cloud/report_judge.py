@@ -23,7 +23,7 @@ from common.csi.csi_pb2 import NodeGetInfoResponse
 from common.logs import of_peer
 from common.metrics import Metrics
 from common.reports import GET_PLUGIN_CAPABILITIES, NODE_GET_INFO, DriverReport, plugin_name
-from common.topology import has_topology, segment_of, why_no_segment
+from common.topology import has_topology, segment_of
 
 log = logging.getLogger("csi_bridge.hub.nodes")
 
@@ -86,7 +86,7 @@ def told_topology(report: DriverReport) -> Mapping[str, str]:
     """The topology of the node that Kubernetes is told: the vendor's, or the bridge's segment."""
     if announces_topology(report):
         return topology_of(report)
-    return {} if why_no_segment(report.node) else segment_of(report.node)
+    return segment_of(report.node)
 
 
 def topology_of(report: DriverReport) -> Mapping[str, str]:

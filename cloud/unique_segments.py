@@ -21,7 +21,8 @@ from typing import Final
 
 from cloud.records.records import Body, Change, Key, Kind, Records
 from common.errors import cut
-from common.topology import NODE_SEGMENT, is_label_key, is_label_value
+from common.parsers import is_label_key, is_label_value
+from common.topology import NODE_SEGMENT
 
 HOSTNAME: Final = "kubernetes.io/hostname"  # the label that static volumes on a node's own disk are bound by
 

@@ -45,6 +45,19 @@ def is_name(text: str) -> bool:
     return len(text) <= LONGEST_NAME_CHARS and _NAME.fullmatch(text) is not None
 
 
+# Of keys and values: kubernetes apimachinery/pkg/util/validation, IsQualifiedName and IsValidLabelValue.
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def is_label_key(text: str) -> bool:
+    prefix, slash, name = text.rpartition("/")
+    return (not slash or is_name(prefix)) and _LABEL.fullmatch(name) is not None
+
+
+def is_label_value(text: str) -> bool:
+    return not text or _LABEL.fullmatch(text) is not None
+
+
 class HostPort(NamedTuple):
     """An address to listen on or to dial. `str()` gives the text that `host_port` reads."""
 

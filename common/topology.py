@@ -9,13 +9,13 @@ Rules (docs/csi-contract.md#the-bridges-topology-for-vendors-without-one):
 * A segment becomes a label of a Node. A node whose name cannot be a label's value has no segment.
 """
 
-import re
 from functools import lru_cache
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, NodeGetInfoResponse, PluginCapability, Topology
+from common.parsers import is_label_value
 
 NODE_SEGMENT: Final = "csi-bridge.io/node"  # the key; its value is the node's name
 
@@ -33,16 +33,14 @@ def has_topology(capabilities: bytes) -> bool:
 
 
 def with_topology(capabilities: bytes) -> bytes:
-    """The vendor's response with VOLUME_ACCESSIBILITY_CONSTRAINTS appended (see `with_segment`)."""
+    """The vendor's response with VOLUME_ACCESSIBILITY_CONSTRAINTS appended (see `told_node_info`)."""
     own = PluginCapability(service=PluginCapability.Service(type=_OWN))
     return capabilities + GetPluginCapabilitiesResponse(capabilities=[own]).SerializeToString()
 
 
 def segment_of(node: str) -> dict[str, str]:
-    """A node's segment: its key and value. Raises ValueError if the node has no segment (`why_no_segment`)."""
-    if why := why_no_segment(node):
-        raise ValueError(why)
-    return {NODE_SEGMENT: node}
+    """A node's segment: its key and value. Empty if the node has none (`why_no_segment`)."""
+    return {} if why_no_segment(node) else {NODE_SEGMENT: node}
 
 
 def why_no_segment(node: str) -> str:
@@ -55,35 +53,17 @@ def why_no_segment(node: str) -> str:
     )
 
 
-def with_segment(node_info: bytes, node: str) -> bytes:
-    """The vendor's NodeGetInfoResponse with the node's segment appended. Raises ValueError if the node has none.
-
-    A reader merges two messages that follow one another (Protocol Buffers, "Encoding", "Last One Wins"). So the
-    vendor's bytes stay as they are.
-    """
-    segment = NodeGetInfoResponse(accessible_topology=Topology(segments=segment_of(node)))
-    return node_info + segment.SerializeToString()
-
-
 def is_tied(node_info: bytes) -> bool:
     return NODE_SEGMENT in NodeGetInfoResponse.FromString(node_info).accessible_topology.segments
 
 
 def told_node_info(node_info: bytes, node: str, *, own_topology: bool) -> bytes:
-    """The NodeGetInfoResponse for Kubernetes: the vendor's, with the node's segment unless it has `own_topology`."""
-    if own_topology or why_no_segment(node):
+    """The NodeGetInfoResponse for Kubernetes: the vendor's, with the node's segment unless it has `own_topology`.
+
+    A reader merges two messages that follow one another (Protocol Buffers, "Encoding", "Last One Wins"). So the
+    vendor's bytes stay as they are.
+    """
+    segment = {} if own_topology else segment_of(node)
+    if not segment:
         return node_info
-    return with_segment(node_info, node)
-
-
-def is_label_key(text: str) -> bool:
-    return _LABEL_KEY.fullmatch(text) is not None
-
-
-def is_label_value(text: str) -> bool:
-    return _LABEL_VALUE.fullmatch(text) is not None
-
-
-_LABEL_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-_LABEL_VALUE = re.compile(f"(?:{_LABEL_NAME})?")
-_LABEL_KEY = re.compile(rf"(?:(?=[^/]{{1,253}}/)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?{_LABEL_NAME}")
+    return node_info + NodeGetInfoResponse(accessible_topology=Topology(segments=segment)).SerializeToString()

@@ -159,7 +159,7 @@ class Fleets:
             report = self._nodes.find_report(driver, node)
             if report is not None:
                 member, refused = known.get(node), self._nodes.why_refused(driver, node)
-                segment = _segment(node)
+                segment = segment_of(node)
                 if member is None or member.report is not report or not segment.items() <= member.labels.items():
                     member = _member(report, segment)
                 members[node] = member if member.refused == refused else replace(member, refused=refused)
@@ -196,14 +196,6 @@ def _member(report: DriverReport, segment: Mapping[str, str]) -> Member:
 def describes_itself(report: DriverReport) -> bool:
     """Whether a report tells more than the driver's name (`MAX_DRIVER_BYTES`)."""
     return report.answers.keys() >= set(ESSENTIAL_METHODS)
-
-
-def _segment(node: str) -> dict[str, str]:
-    """The bridge's own segment; none where the name cannot be one."""
-    try:
-        return segment_of(node)
-    except ValueError:
-        return {}
 
 
 _M = TypeVar("_M", bound=Message)

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from cloud.kube import Resource
 from cloud.records.records import Body, Key, Kind
+from common.parsers import is_name
 
 GROUP: Final = "csi-bridge.io"
 _PATH: Final = f"apis/{GROUP}/v1alpha1"
@@ -42,7 +43,6 @@ CONFIG: Final = Resource("ConfigMap", "api/v1", "configmaps", namespaced=True, l
 
 RESOURCES: Final = (PLACEMENT, NODE, TOKEN, DENIAL, LEASE, CONFIG)
 
-_DNS_NAME: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _SNAKE: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 _CAMEL: Final = re.compile(r"[a-z][a-z0-9]*([A-Z][a-z0-9]*)+")
 
@@ -74,7 +74,7 @@ def _hash(key: Key) -> str:
 
 
 def _node_name(key: Key) -> str:
-    return key[0] if _DNS_NAME.fullmatch(key[0]) else f"x-{_hash(key)}"
+    return key[0] if is_name(key[0]) else f"x-{_hash(key)}"
 
 
 def _prefixed(kind: Kind) -> Callable[[Key], str]:

@@ -22,9 +22,8 @@ from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import NodeGetCapabilitiesResponse, NodeGetInfoResponse
 from common.errors import BridgeError
-from common.parsers import LONGEST_DRIVER_NAME_CHARS, is_driver_name
+from common.parsers import LONGEST_DRIVER_NAME_CHARS, is_driver_name, is_label_key, is_label_value
 from common.sockets import FileId
-from common.topology import is_label_key, is_label_value
 
 PLUGIN_TYPE = "CSIPlugin"
 """The only type of plugin that the agent registers."""

@@ -11,6 +11,8 @@ from common.parsers import (
     driver_name,
     duration,
     host_port,
+    is_label_key,
+    is_label_value,
     node_name,
     octal_mode,
     size,
@@ -106,3 +108,15 @@ def test_an_address_prints_as_it_is_written(text: str) -> None:
 
 def test_a_mode_prints_in_octal() -> None:
     assert str(octal_mode("660")) == "0660"
+
+
+def test_label_values_are_those_that_kubernetes_takes() -> None:
+    assert all(map(is_label_value, ["", "a", "A_b-c.9", "a" * 63]))
+    assert not any(map(is_label_value, ["_a", "a-", "a" * 64, "a b", "é", "a\n"]))
+
+
+def test_label_keys_are_those_that_kubernetes_takes() -> None:
+    assert all(map(is_label_key, ["zone", "csi-bridge.io/node", "a" * 63, f"{'d' * 253}/k"]))
+    assert not any(
+        map(is_label_key, ["", "/k", "Up.io/k", "a/b/c", f"{'d' * 254}/k", "a" * 64, "k/", "a..b/k", "-a.b/k"])
+    )
