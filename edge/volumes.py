@@ -61,8 +61,10 @@ class Claim:
     uid: str
     volume: str = ""  # `spec.volumeName`, the name of its PV
     status_bytes: int = 0  # `status.capacity.storage`
+    requested_bytes: int = 0  # `spec.resources.requests.storage`
     allocated_bytes: int | None = None  # `status.allocatedResources.storage`, or None
     resize_status: str = ""  # `status.allocatedResourceStatuses.storage`, empty if there is none
+    shared: bool = False  # it is ReadWriteMany, and each node must expand its own mount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

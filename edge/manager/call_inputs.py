@@ -1,4 +1,4 @@
-"""Reads the inputs of a node call from the store when the call is made: attachment, secrets, tokens, sizes.
+"""Reads the inputs of a node call from the store when the call is made: attachment, secrets, tokens.
 
 Rules:
 
@@ -14,10 +14,9 @@ from typing import Any
 
 from common.objects import Ref
 from edge.manager.clock import Clock
-from edge.manager.expansion import ClaimSize, read_claim
 from edge.stores.object_store import ObjectStore
 from edge.volume_errors import NotReady
-from edge.volumes import Claim, PodVolume, SecretRef, Volume, attachment_name
+from edge.volumes import PodVolume, SecretRef, Volume, attachment_name
 
 
 class Waiting(NotReady):
@@ -87,19 +86,10 @@ class CallInputs:
             audience: self._token(have.get(audience), audience, want, told.get("problem")) for audience in audiences
         }
 
-    def claim_size(self, claim: Claim) -> ClaimSize | None:
-        """Return the claim's present sizes; None if it is gone, unreadable, or was replaced under the same name."""
-        try:
-            ref = Ref("PersistentVolumeClaim", claim.namespace, claim.name)
-            body = self._read(ref, uid=claim.uid)
-            return read_claim(body) if body is not None else None
-        except (AttributeError, NotReady, TypeError, ValueError):
-            return None
-
-    def _read(self, ref: Ref, *, uid: str | None = None) -> dict[str, Any] | None:
+    def _read(self, ref: Ref) -> dict[str, Any] | None:
         try:
             found = self._objects.get(ref)
-            return found.read() if found is not None and uid in {None, found.stamp.uid} else None
+            return found.read() if found is not None else None
         except OSError as error:
             raise NotReady(str(error)) from error
         except ValueError:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from common.fault_points import reach
 from common.status import Code
-from edge.manager.expansion import IN_PROGRESS, PENDING, ClaimSize, Plan, Verdict, is_infeasible, plan_expansion
+from edge.manager.expansion import IN_PROGRESS, PENDING, Plan, is_infeasible, plan_expansion
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target, target_for
 from edge.manager.rows import VolumeRows
@@ -21,7 +21,7 @@ from edge.manager.states import State
 from edge.manager.steps import Step
 from edge.tries import KUBELET
 from edge.volume_errors import Refused, Uncertain
-from edge.volumes import Claim, PodVolume, Volume, VolumeKey
+from edge.volumes import PodVolume, Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -46,7 +46,7 @@ class VolumeExpander:
         """The driver's refusal to expand a volume in use."""
         self._owes = False
         """No claim was told of it yet."""
-        self._growing: tuple[Claim, Plan] | None = None
+        self._growing: Plan | None = None
         """The expansion of a device whose file system is about to grow."""
 
     def find(self, wants: Mapping[Target, PodVolume]) -> tuple[Target, float] | None:
@@ -58,16 +58,16 @@ class VolumeExpander:
             if row is not None and row.block != want.volume.block:
                 continue  # somebody asked to defer the volume, or no more, after it was published
             if self._rows.is_published(target) and not want.read_only:
-                planned = self._plan(want.volume, mounting=False)
-                if planned is not None and planned[1] != self._settled and not (self._owes and planned[1].legacy):
-                    return target, self._refused_until(planned[1])
+                plan = self._plan(want.volume, mounting=False)
+                if plan is not None and plan != self._settled and not (self._owes and plan.legacy):
+                    return target, self._refused_until(plan)
         return None
 
     async def expand_mounting(self, want: PodVolume) -> None:
         """Expand the volume while it is being published. After a VolumeError the pod must not have it."""
         self._growing = None
-        planned = self._plan(want.volume, mounting=True)
-        if planned is None or self._host.clock.monotonic() < self._refused_until(planned[1]):
+        plan = self._plan(want.volume, mounting=True)
+        if plan is None or self._host.clock.monotonic() < self._refused_until(plan):
             return
         if want.read_only:
             why = (
@@ -75,70 +75,61 @@ class VolumeExpander:
             )
             self._host.facts.tell_pod(want.pod, "FileSystemResizeFailed", why)
             return
-        await self._expand(want, *planned)
+        await self._expand(want, plan)
 
     async def handed_over(self, want: PodVolume, *, fills: bool) -> None:
         """Finish what `expand_mounting` has begun. `fills`: the file system has the size of the device."""
         growing, self._growing = self._growing, None
         if growing is not None:
-            self._tell_growth(want, *growing, is_grown=fills)
+            self._tell_growth(want, growing, is_grown=fills)
             if fills:
-                await self._finish(*growing)
+                await self._finish(growing)
 
     async def expand_published(self, want: PodVolume) -> None:
         """Expand the volume while a pod uses it. Raises VolumeError if it could not be expanded."""
-        planned = self._plan(want.volume, mounting=False)
-        claim = want.volume.claim
-        if planned is None or claim is None:
+        plan = self._plan(want.volume, mounting=False)
+        if plan is None:
             return
         if self._in_use is None:
-            await self._expand(want, *planned)
+            await self._expand(want, plan)
         elif self._owes:
-            self._tell_in_use(claim, *planned, self._in_use)
+            self._tell_in_use(plan, self._in_use)
 
-    def _plan(self, volume: Volume, *, mounting: bool) -> tuple[ClaimSize, Plan] | None:
+    def _plan(self, volume: Volume, *, mounting: bool) -> Plan | None:
         claim, device = volume.claim, self._rows.device
-        known_bytes = device.size_bytes if device is not None else 0
         if claim is None:
             return None
-        if not claim.resize_status and volume.size_bytes <= min(claim.status_bytes, known_bytes):
-            return None  # the common case, without reading the store
-        size = self._host.inputs.claim_size(claim)
-        if size is None:
-            return None
-        if size.resize_status not in {PENDING, IN_PROGRESS}:
+        if claim.resize_status not in {PENDING, IN_PROGRESS}:
             self._refusal = (0, 0.0)
-        plan = plan_expansion(size, volume_bytes=volume.size_bytes, known_bytes=known_bytes, mounting=mounting)
-        return (size, plan) if plan.verdict is not Verdict.NOTHING else None
+        known_bytes = device.size_bytes if device is not None else 0
+        return plan_expansion(claim, volume_bytes=volume.size_bytes, known_bytes=known_bytes, mounting=mounting)
 
     def _refused_until(self, plan: Plan) -> float:
         size_bytes, until = self._refusal
         return until if size_bytes == plan.required_bytes else 0.0
 
-    async def _expand(self, want: PodVolume, size: ClaimSize, plan: Plan) -> None:
-        claim = want.volume.claim
-        assert claim is not None
-        if plan.verdict is Verdict.EXPAND:
-            if not self._can_expand(claim, size, plan):
-                # Only the plan: the volume has not grown here, and a claim read later may wait for this node.
+    async def _expand(self, want: PodVolume, plan: Plan) -> None:
+        if not plan.is_done:
+            if not self._can_expand(plan):
+                # Only the plan: the volume has not grown here, and a later state of the claim may wait for this node.
                 self._settled = plan
                 return
-            if not await self._ask(want, claim, size, plan):
+            if not await self._ask(want, plan):
                 return
-        await self._finish(claim, plan)
+        await self._finish(plan)
 
-    async def _finish(self, claim: Claim, plan: Plan) -> None:
+    async def _finish(self, plan: Plan) -> None:
         reach("expand.before-result")
         if not plan.claim_knows:
-            self._host.facts.expanded(claim, plan.required_bytes)
+            self._host.facts.expanded(plan.claim, plan.required_bytes)
         self._refused = False
-        self._settled = replace(plan, verdict=Verdict.DONE)
+        self._settled = replace(plan, is_done=True)
         device = self._rows.device
         if device is not None and device.size_bytes < plan.required_bytes:
             await self._rows.write(replace(device, size_bytes=plan.required_bytes))
         reach("expand.after-result")
 
-    def _can_expand(self, claim: Claim, size: ClaimSize, plan: Plan) -> bool:
+    def _can_expand(self, plan: Plan) -> bool:
         """Whether the driver can expand. Without the capability, return False if no claim waits for the node."""
         if _EXPAND_VOLUME in self._host.driver(self._key.driver).capabilities:
             return True
@@ -146,19 +137,19 @@ class VolumeExpander:
             return False
         error = Refused(
             f"driver {self._key.driver} cannot expand a volume on the node (it has no capability EXPAND_VOLUME), and "
-            f"PVC {claim.namespace}/{claim.name} waits for that",
+            f"PVC {plan.claim.namespace}/{plan.claim.name} waits for that",
             code=Code.UNIMPLEMENTED,
         )
-        self._tell_refusal(claim, size, plan, error)
+        self._tell_refusal(plan, error)
         raise error
 
-    async def _ask(self, want: PodVolume, claim: Claim, size: ClaimSize, plan: Plan) -> bool:
+    async def _ask(self, want: PodVolume, plan: Plan) -> bool:
         """Return whether the driver has expanded the volume."""
         host, volume = self._host, want.volume
         secrets = host.inputs.secrets(volume.expand_secret)
         reach("expand.before-intent")
         if not (plan.legacy or plan.claim_knows):
-            host.facts.expanding(claim, size)
+            host.facts.expanding(plan.claim)
         reach("expand.after-intent")
         try:
             # A driver may grow a device that is not mounted.
@@ -172,31 +163,31 @@ class VolumeExpander:
                 )
         except Refused as error:
             if error.code != Code.FAILED_PRECONDITION:
-                self._tell_refusal(claim, size, plan, error)
+                self._tell_refusal(plan, error)
                 raise
-            self._tell_in_use(claim, size, plan, error)
+            self._tell_in_use(plan, error)
             log.warning("volume %s cannot be expanded while it is in use: %s", self._key, error.why)
             return False
         except Uncertain as error:
             if not plan.legacy:
-                host.facts.not_expanded(claim, size, error.why, infeasible=False)
+                host.facts.not_expanded(plan.claim, error.why, infeasible=False)
             raise
         if want.deferral is None:
-            self._tell_success(want, claim, plan)
+            self._tell_success(want, plan)
             return True
         row = self._rows.publications[target_for(want)]
         if not (
             row.state is State.DONE or row.is_handed(host.boot)
         ):  # no guest has the device: the handover grows its file system
-            self._growing = claim, plan
+            self._growing = plan
             return False
         is_grown = await host.direct().resize(row)
-        self._tell_growth(want, claim, plan, is_grown=is_grown)
+        self._tell_growth(want, plan, is_grown=is_grown)
         return is_grown
 
-    def _tell_growth(self, want: PodVolume, claim: Claim, plan: Plan, *, is_grown: bool) -> None:
+    def _tell_growth(self, want: PodVolume, plan: Plan, *, is_grown: bool) -> None:
         if is_grown:
-            self._tell_success(want, claim, plan)
+            self._tell_success(want, plan)
             return
         assert want.deferral is not None
         self._settled = plan
@@ -209,24 +200,24 @@ class VolumeExpander:
             f'volume "{want.volume.name}" has grown, and its file system has not: the runtime '
             f"({want.deferral.runtime}) cannot grow it now; {how}"
         )
-        self._host.facts.tell_claim(claim, "FileSystemResizeRequired", message, warning=False)
+        self._host.facts.tell_claim(plan.claim, "FileSystemResizeRequired", message, warning=False)
 
-    def _tell_success(self, want: PodVolume, claim: Claim, plan: Plan) -> None:
+    def _tell_success(self, want: PodVolume, plan: Plan) -> None:
         message = f'MountVolume.NodeExpandVolume succeeded for volume "{want.volume.name}"'
         self._host.facts.tell_pod(want.pod, "FileSystemResizeSuccessful", message, warning=False)
-        self._host.facts.tell_claim(claim, "FileSystemResizeSuccessful", message, warning=False)
+        self._host.facts.tell_claim(plan.claim, "FileSystemResizeSuccessful", message, warning=False)
         log.info("volume %s is expanded to %d bytes", self._key, plan.required_bytes)
 
-    def _tell_in_use(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
+    def _tell_in_use(self, plan: Plan, error: Refused) -> None:
         # Once. If the PV came before its claim, the claim does not wait for this node yet.
         self._in_use, self._owes = error, plan.legacy
-        self._tell_refusal(claim, size, plan, error)
+        self._tell_refusal(plan, error)
 
-    def _tell_refusal(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
+    def _tell_refusal(self, plan: Plan, error: Refused) -> None:
         if plan.legacy:  # such a claim has no status for it
             return
-        infeasible = is_infeasible(size, plan, error.code, refused_before=self._refused)
+        infeasible = is_infeasible(plan, error.code, refused_before=self._refused)
         self._refused = True
         if infeasible:
             self._refusal = (plan.required_bytes, self._host.clock.monotonic() + KUBELET.most_s)
-        self._host.facts.not_expanded(claim, size, error.why, infeasible=infeasible)
+        self._host.facts.not_expanded(plan.claim, error.why, infeasible=infeasible)

@@ -20,7 +20,7 @@ from common.fault_points import reach
 from common.objects import Ref
 from common.quantity import format_bytes
 from edge.manager.clock import Clock
-from edge.manager.expansion import IN_PROGRESS, INFEASIBLE, ClaimSize
+from edge.manager.expansion import IN_PROGRESS, INFEASIBLE
 from edge.stores.fact_store import FactStore
 from edge.volumes import Claim, Pod
 
@@ -102,22 +102,22 @@ class VolumeFacts:
 
     # ---- claims ------------------------------------------------------------------------------------------------------
 
-    def expanding(self, claim: Claim, size: ClaimSize) -> None:
+    def expanding(self, claim: Claim) -> None:
         """This node begins to expand the volume. An earlier failure stays in the fact until an expansion succeeds."""
-        self._claim(claim, size.status_bytes, IN_PROGRESS, self._condition(claim), size.allocated_bytes)
+        self._claim(claim, claim.status_bytes, IN_PROGRESS, self._condition(claim), claim.allocated_bytes)
 
     def expanded(self, claim: Claim, size_bytes: int) -> None:
         self._conditions.pop((claim.namespace, claim.name), None)
         self._claim(claim, size_bytes, "", None)
 
-    def not_expanded(self, claim: Claim, size: ClaimSize, why: str, *, infeasible: bool) -> None:
+    def not_expanded(self, claim: Claim, why: str, *, infeasible: bool) -> None:
         message = f"the volume could not be expanded on its node: {why}"[:_LONGEST_MESSAGE]
         known, since = self._conditions.get((claim.namespace, claim.name), ("", ""))
         if known != message:  # the time of the same condition stays: the fact is the same
             since = timestamp(self._clock.time())
             self._conditions[claim.namespace, claim.name] = (message, since)
-        status = INFEASIBLE if infeasible else size.resize_status and IN_PROGRESS
-        self._claim(claim, size.status_bytes, status, self._condition(claim), size.allocated_bytes)
+        status = INFEASIBLE if infeasible else claim.resize_status and IN_PROGRESS
+        self._claim(claim, claim.status_bytes, status, self._condition(claim), claim.allocated_bytes)
 
     def _condition(self, claim: Claim) -> dict[str, str] | None:
         message, since = self._conditions.get((claim.namespace, claim.name), ("", ""))

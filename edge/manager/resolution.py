@@ -51,6 +51,9 @@ Look = Callable[[Ref], Object | None]
 _PROTECTION = "kubernetes.io/pvc-protection"
 """While a claim has this finalizer, its deletion waits for the pods that use it (the kubelet's populator)."""
 
+_NOT_REQUIRED = "volume.kubernetes.io/node-expansion-not-required"
+"""An annotation of external-resizer: the other nodes that use a ReadWriteMany volume need not expand it."""
+
 _ENDED = ("Succeeded", "Failed")
 
 _GRACE_S = 30
@@ -294,7 +297,7 @@ class _Resolver:
         bound = str(body["spec"].get("volumeName") or "")
         if not bound:
             raise _Unresolved(f"{shown} is bound, but does not name its PV")
-        volume = self._persistent(bound, _claim(found, bound, status))
+        volume = self._persistent(bound, _claim(found, body, bound))
         if use.mounted and volume.block:
             raise _Unresolved(f"volume {name} has volumeMode Block, but is listed in volumeMounts")
         if use.mapped and not volume.block:
@@ -480,16 +483,20 @@ def _file_label(options: Body) -> str:
     return f"{options.get('user') or 'system_u'}:object_r:container_file_t:{level}" if level else ""
 
 
-def _claim(found: Object, volume: str, status: Body) -> Claim:
+def _claim(found: Object, body: Body, volume: str) -> Claim:
+    spec, status = body["spec"], body["status"]
     allocated = (status.get("allocatedResources") or {}).get("storage")
+    annotations = body["metadata"].get("annotations") or {}
     return Claim(
         namespace=found.ref.namespace,
         name=found.ref.name,
         uid=found.stamp.uid,
         volume=volume,
         status_bytes=_storage(status.get("capacity")),
+        requested_bytes=_storage((spec.get("resources") or {}).get("requests")),
         allocated_bytes=None if allocated is None else parse_bytes(allocated),
         resize_status=str((status.get("allocatedResourceStatuses") or {}).get("storage") or ""),
+        shared="ReadWriteMany" in (spec.get("accessModes") or ()) and _NOT_REQUIRED not in annotations,
     )
 
 

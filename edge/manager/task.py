@@ -364,7 +364,8 @@ class VolumeTask:
         except (NotReady, Refused) as error:
             await self._settle_failed(Step.PUBLISH, before, intent, error)
             raise
-        await self._expander.expand_mounting(want)  # after a failure the mount stays uncertain: the pod must not start
+        # As the claim is by now. After a failure the mount stays uncertain: the pod must not start.
+        await self._expander.expand_mounting(self.wants.get(target, want))
         if want.deferral is not None:
             await self._expander.handed_over(want, fills=await self._deferral.hand_over(want))
         else:

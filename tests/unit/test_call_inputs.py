@@ -8,8 +8,8 @@ import pytest
 
 from edge.manager.call_inputs import CallInputs, Waiting
 from edge.volume_errors import NotReady
-from edge.volumes import Claim, DriverRules, Pod, PodVolume, SecretRef, Volume
-from tests.kit.edge_volumes import DRIVER, GI, NODE, FakeClock, FakeStore, attachment, persistent_claim, secret
+from edge.volumes import DriverRules, Pod, PodVolume, SecretRef, Volume
+from tests.kit.edge_volumes import DRIVER, NODE, FakeClock, FakeStore, attachment, secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,17 +127,3 @@ def test_why_the_hub_has_no_token_is_told() -> None:
     refused = {**tokens(), "problem": 'Kubernetes: "robot" not found'}
     with pytest.raises(NotReady, match='cannot be created: Kubernetes: "robot" not found'):
         inputs(refused).tokens(wanting("a"))
-
-
-def test_a_claim_of_another_uid_tells_no_size() -> None:
-    claim = Claim(namespace="default", name="data", uid="data-uid")
-    found = inputs(persistent_claim()).claim_size(claim)
-    assert found is not None
-    assert found.status_bytes == GI
-    assert inputs(persistent_claim(metadata={"uid": "other"})).claim_size(claim) is None
-    assert inputs().claim_size(claim) is None
-    assert inputs(persistent_claim(status={"capacity": {"storage": "x"}})).claim_size(claim) is None
-    store = FakeStore()
-    store.put(persistent_claim(metadata={"uid": "other"}))
-    store.uid = lambda _ref: "data-uid"  # type: ignore[method-assign]  # the disk has the new claim, memory not yet
-    assert CallInputs(store, node=NODE, clock=FakeClock()).claim_size(claim) is None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from common.objects import Ref
-from edge.manager.expansion import ClaimSize
 from edge.manager.facts import VolumeFacts
 from edge.volumes import Claim, Pod
 from tests.kit.edge_volumes import FakeClock, FakeFacts
 
 POD = Pod(uid="u", namespace="ns", name="web")
-CLAIM = Claim(namespace="ns", name="data", uid="c", volume="pv")
-SIZE = ClaimSize(status_bytes=1 << 30, resize_status="NodeResizePending")
+CLAIM = Claim(
+    namespace="ns", name="data", uid="c", volume="pv", status_bytes=1 << 30, resize_status="NodeResizePending"
+)
 REF = Ref("PersistentVolumeClaim", "ns", "data")
 
 
@@ -72,7 +74,7 @@ def test_a_thousand_causes_are_remembered_and_no_more() -> None:
 
 def test_what_is_told_of_a_claim_is_all_of_it() -> None:
     told, store, _ = facts()
-    told.expanding(CLAIM, SIZE)
+    told.expanding(CLAIM)
     assert store.kept[REF]["metadata"] == {"namespace": "ns", "name": "data", "uid": "c"}
     assert store.kept[REF]["spec"] == {"volumeName": "pv"}
     assert store.kept[REF]["status"] == {
@@ -90,10 +92,10 @@ def test_what_is_told_of_a_claim_is_all_of_it() -> None:
 
 def test_what_begins_or_fails_names_the_size_that_was_asked_for() -> None:
     told, store, _ = facts()
-    size = ClaimSize(status_bytes=1 << 30, allocated_bytes=3 << 30, resize_status="NodeResizePending")
-    told.expanding(CLAIM, size)
+    claim = replace(CLAIM, allocated_bytes=3 << 30)
+    told.expanding(claim)
     assert store.kept[REF]["status"]["allocatedResources"] == {"storage": "3Gi"}
-    told.not_expanded(CLAIM, size, "no", infeasible=True)
+    told.not_expanded(claim, "no", infeasible=True)
     assert store.kept[REF]["status"]["allocatedResources"] == {"storage": "3Gi"}
     told.expanded(CLAIM, 3 << 30)
     assert "allocatedResources" not in store.kept[REF]["status"]
@@ -101,14 +103,14 @@ def test_what_begins_or_fails_names_the_size_that_was_asked_for() -> None:
 
 async def test_a_refusal_that_lasts_keeps_its_time() -> None:
     told, store, clock = facts()
-    told.not_expanded(CLAIM, SIZE, "no", infeasible=False)
+    told.not_expanded(CLAIM, "no", infeasible=False)
     first = store.kept[REF]
     (condition,) = first["status"]["conditions"]
     assert condition["type"] == "NodeResizeError"
     assert condition["message"] == "the volume could not be expanded on its node: no"
     assert first["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizeInProgress"}
     await clock.turn(100)
-    told.not_expanded(CLAIM, SIZE, "no", infeasible=False)
+    told.not_expanded(CLAIM, "no", infeasible=False)
     assert store.kept[REF] == first
-    told.not_expanded(CLAIM, SIZE, "never", infeasible=True)
+    told.not_expanded(CLAIM, "never", infeasible=True)
     assert store.kept[REF]["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizeInfeasible"}

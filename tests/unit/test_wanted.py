@@ -14,6 +14,7 @@ from edge.manager.wanted import Wanted
 from edge.volumes import SecretRef, inline_handle
 from tests.kit.edge_volumes import (
     DRIVER,
+    GI,
     NODE,
     FakeStore,
     attachment,
@@ -108,6 +109,26 @@ def test_each_call_gets_the_secret_that_its_volume_names_for_it() -> None:
     )
     found = given.volume.stage_secret, given.volume.publish_secret, given.volume.expand_secret
     assert found == tuple(SecretRef("vault", it) for it in names)
+
+
+def test_a_volume_has_the_sizes_of_its_claim() -> None:
+    parts: dict[str, Any] = {
+        "resources": {"requests": {"storage": "3Gi"}},
+        "accessModes": ["ReadWriteMany"],
+        "status": {
+            "capacity": {"storage": "1Gi"},
+            "allocatedResources": {"storage": "2Gi"},
+            "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+        },
+    }
+    found = volume(WEB, PV, persistent_claim(**parts)).volume.claim
+    assert found is not None
+    assert (found.status_bytes, found.requested_bytes, found.allocated_bytes) == (GI, 3 * GI, 2 * GI)
+    assert (found.resize_status, found.shared) == ("NodeResizePending", True)
+    others = {"annotations": {"volume.kubernetes.io/node-expansion-not-required": "true"}}
+    found = volume(WEB, PV, persistent_claim(metadata=others, **parts)).volume.claim
+    assert found is not None
+    assert not found.shared
 
 
 def test_an_inline_volume_has_a_handle_of_its_own_and_its_secret_in_the_pods_namespace() -> None:
