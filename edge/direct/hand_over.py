@@ -26,7 +26,7 @@ from common.metrics import VolumeStats
 from edge.direct import file_systems
 from edge.direct.file_systems import Content
 from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, MountInfo
-from edge.direct.shim_client import ShimClient, ShimError, Unsupported
+from edge.direct.shim_client import ShimClient, ShimError
 from edge.direct.store import KATA_ROOT, DirectVolumeStore
 from edge.disk.found_volumes import Published
 from edge.disk.layout import PLUGIN, Layout
@@ -100,34 +100,16 @@ class DirectVolumes:
 
     async def stats(self, published: Published) -> VolumeStats:
         """Return the usage as the guest sees it. Without a guest that can tell, only the device's size is known."""
-        device, sandbox_ids = await self._known(published)
+        path = self.volume_path(published)
+        device = await _apart(self._store.device, path)
+        if device is None:
+            raise Uncertain(f"the runtime does not know direct volume {path}")
         try:
-            return await self._shim.stats(sandbox_ids, device)
-        except Unsupported as error:
-            log.debug("the usage of %s is not known: %s", published.key, error)
+            return await self._shim.stats(await _apart(self._store.sandbox_ids, path), device)
         except ShimError as error:
-            raise Uncertain(str(error)) from error
+            log.debug("the usage of %s is not known: %s", published.key, error)
         size = await _apart(file_systems.size_bytes, Path(device))
         return VolumeStats(capacity_bytes=size, is_size_only=True)
-
-    async def resize(self, published: Published) -> bool:
-        """Let the guest grow the file system to its device; return whether it has done so."""
-        device, sandbox_ids = await self._known(published)
-        size = await _apart(file_systems.size_bytes, Path(device))
-        try:
-            await self._shim.resize(sandbox_ids, device, size)
-        except ShimError as error:
-            log.info("volume %s: its file system grows at its next publication: %s", published.key, error)
-            return False
-        return True
-
-    async def _known(self, published: Published) -> tuple[str, list[str]]:
-        """Return the device that the runtime knows, and the sandboxes that may use it."""
-        path = self.volume_path(published)
-        info = await _apart(self._store.get, path)
-        if info is None:
-            raise Uncertain(f"the runtime does not know direct volume {path}")
-        return info.device, await _apart(self._store.sandbox_ids, path)
 
     # ---- the runtime's view ------------------------------------------------------------------------------------------
 
@@ -199,7 +181,7 @@ class DirectVolumes:
 
     def _is_readable(self, volume_path: str) -> bool:
         try:
-            return self._store.get(volume_path) is not None
+            return self._store.device(volume_path) is not None
         except Uncertain:
             return False
 

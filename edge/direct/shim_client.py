@@ -1,20 +1,14 @@
-"""The client of Kata's shim: asks the runtime of a running sandbox about a direct volume, on its UNIX socket.
+"""The client of Kata's shim: asks the runtime of a running sandbox how full a direct volume is, on its UNIX socket.
 
-    /run/vc/sbs/<sandbox id>/shim-monitor.sock    Kata's Go runtime
-    /run/kata/<sandbox id>/shim-monitor.sock      runtime-rs
+    /run/vc/sbs/<sandbox id>/shim-monitor.sock
 
-One form of each request suits both runtimes:
-
-* The target is an absolute URL: runtime-rs parses it as one.
-* Stats are asked for with GET, as Kata's own clients do. runtime-rs 4.1 wants POST, and answers 404 to GET.
-* The body of a resize has the keys of both runtimes. Each ignores the other's.
-* The path of a device is percent-encoded once, and may contain no `%`: the Go runtime decodes it twice.
+Only Kata's Go runtime is asked: runtime-rs does not record its sandboxes with a volume (`edge.direct.store`). The path
+of a device is percent-encoded once, and may contain no `%`: the runtime decodes it twice.
 
 A request and its answer have a connection and one time limit, and an answer has a largest size. So a shim that hangs or
 floods costs its caller one error. The event loop never waits for a shim.
 
-Source: Kata Containers, src/runtime/pkg/containerd-shim-v2/shim_management.go and
-src/runtime-rs/crates/runtimes/src/shim_mgmt/handlers.rs.
+Source: Kata Containers, src/runtime/pkg/containerd-shim-v2/shim_management.go.
 """
 
 import asyncio
@@ -31,8 +25,8 @@ from urllib.parse import quote
 from common.errors import BridgeError
 from common.metrics import VolumeStats
 
-GO_ROOT, RUST_ROOT = "vc/sbs", "kata"
-"""The directories of running sandboxes below /run, compiled into the runtimes, in the order of Kata's own clients."""
+SANDBOXES = "vc/sbs"
+"""The directory of running sandboxes below /run, compiled into the runtime."""
 
 SOCKET = "shim-monitor.sock"
 
@@ -42,9 +36,6 @@ LIMIT_S = 3.0
 LARGEST_REPLY_BYTES = 65_536
 """Ordinary ones have 200 bytes."""
 
-_STATS = "/direct-volume/stats"
-_RESIZE = "/direct-volume/resize"
-
 _BYTES, _INODES = 1, 2
 """`VolumeUsage.Unit` of CSI. Kata writes the numbers."""
 
@@ -53,16 +44,9 @@ _LARGEST_COUNT = 2**63 - 1
 _LONGEST_TEXT = 500
 """An error quotes this much of a shim's text."""
 
-_NOT_DONE = ("unimplemented", "not implemented", "is not supported")
-"""What an error says if the guest's agent lacks the request: the words of Kata ≥ 4.0, and those of an older agent."""
-
 
 class ShimError(BridgeError):
-    """A question to the runtime of a running sandbox has no good answer. It may have carried out the request."""
-
-
-class Unsupported(ShimError):
-    """No sandbox is known that uses the volume, or its runtime does not serve the request."""
+    """No sandbox is known that uses the volume, or its runtime has no good answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,59 +58,34 @@ class ShimClient:
 
     def is_live(self, sandbox_id: str) -> bool:
         """Whether a sandbox runs: a shim listens on its socket. It does not block."""
-        return self._socket_of([sandbox_id]) is not None
+        return _is_served(self._socket_of(sandbox_id))
 
     async def stats(self, sandbox_ids: Iterable[str], device: str) -> VolumeStats:
         """Ask the first live sandbox how full a volume is. `device` is the mount info's. Raises ShimError."""
-        path = self._find(sandbox_ids, device)
-        target = f"{_STATS}?path={quote(device, safe='')}"
-        status, body = await self._ask(path, "GET", target)
-        if status in {404, 405}:
-            status, body = await self._ask(path, "POST", target)
-        _check(path, status, body)
-        return _read_stats(path, body)
-
-    async def resize(self, sandbox_ids: Iterable[str], device: str, size_bytes: int) -> None:
-        """Ask the guest to grow a volume's file system. After Unsupported it has not; after ShimError, ask again."""
-        path = self._find(sandbox_ids, device)
-        asked = {"VolumePath": device, "Size": size_bytes, "volume_guest_path": device, "size": size_bytes}
-        status, body = await self._ask(path, "POST", _RESIZE, json.dumps(asked).encode())
-        _check(path, status, body)
-
-    def _find(self, sandbox_ids: Iterable[str], device: str) -> Path:
         if "%" in device:
-            raise Unsupported(f"the path of device {device} has a '%', which the runtime cannot be asked about")
-        path = self._socket_of(sandbox_ids)
+            raise ShimError(f"the path of device {device} has a '%', which the runtime cannot be asked about")
+        path = next((self._socket_of(sandbox_id) for sandbox_id in sandbox_ids if self.is_live(sandbox_id)), None)
         if path is None:
-            raise Unsupported(
+            raise ShimError(
                 f"no running sandbox is known that uses device {device}: its pod has not started, or its runtime does "
                 f"not record its sandboxes"
             )
-        return path
-
-    def _socket_of(self, sandbox_ids: Iterable[str]) -> Path | None:
-        return next(
-            (
-                path
-                for sandbox_id in sandbox_ids
-                for root in (GO_ROOT, RUST_ROOT)
-                if _is_served(path := self.run_dir / root / sandbox_id / SOCKET)
-            ),
-            None,
-        )
-
-    async def _ask(self, path: Path, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
-        head = [f"{method} http://shim{target} HTTP/1.1", "Host: shim", "Connection: close"]
-        if method == "POST":
-            head += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-        request = "\r\n".join([*head, "", ""]).encode("ascii") + body
+        target = f"http://shim/direct-volume/stats?path={quote(device, safe='')}"
+        request = f"GET {target} HTTP/1.1\r\nHost: shim\r\nConnection: close\r\n\r\n"
         try:
             async with asyncio.timeout(self.limit_s):
-                return _parse(path, await _exchange(path, request), method)
+                status, body = _parse(path, await _exchange(path, request.encode("ascii")))
         except TimeoutError:
             raise _gone(path, f"there is no whole answer after {self.limit_s:g} s") from None
         except OSError as error:
             raise _gone(path, error.strerror or str(error)) from error
+        if status != 200:
+            text = body.decode("utf-8", "replace").strip()[:_LONGEST_TEXT]
+            raise ShimError(f"the runtime at {path} answered with {status}: {text}")
+        return _read_stats(path, body)
+
+    def _socket_of(self, sandbox_id: str) -> Path:
+        return self.run_dir / SANDBOXES / sandbox_id / SOCKET
 
 
 async def _exchange(path: Path, request: bytes) -> bytes:
@@ -158,12 +117,12 @@ class _Answer(io.BytesIO):
         return self
 
 
-def _parse(path: Path, answer: bytes, method: str) -> tuple[int, bytes]:
+def _parse(path: Path, answer: bytes) -> tuple[int, bytes]:
     if not answer:
         raise _gone(path, "it closed the connection without an answer")
     if b"\r\n\r\n" not in answer:  # http.client takes a head that ends early for a whole one
         raise _unusable(path, "it is no whole answer of HTTP")
-    response = HTTPResponse(cast("socket.socket", _Answer(answer)), method=method)
+    response = HTTPResponse(cast("socket.socket", _Answer(answer)), method="GET")
     try:
         response.begin()
         return response.status, response.read()
@@ -171,19 +130,8 @@ def _parse(path: Path, answer: bytes, method: str) -> tuple[int, bytes]:
         raise _unusable(path, f"it is no whole answer of HTTP ({type(error).__name__})") from error
 
 
-def _check(path: Path, status: int, body: bytes) -> None:
-    if status == 200:
-        return
-    text = body.decode("utf-8", "replace").strip()[:_LONGEST_TEXT]
-    if status in {404, 405, 501} or any(words in text.lower() for words in _NOT_DONE):
-        raise Unsupported(f"the runtime at {path} does not do that: {status} {text}".strip())
-    raise ShimError(f"the runtime at {path} answered with {status}: {text}")
-
-
 def _read_stats(path: Path, body: bytes) -> VolumeStats:
-    """Read the JSON of the Go runtime. It omits zeros."""
-    if body.startswith(b"Usage: "):
-        raise Unsupported(f"the runtime at {path} gives its usage in a form that only people can read")
+    """Read the JSON of the runtime. It omits zeros."""
     try:
         found = json.loads(body)
         counts = {

@@ -2,15 +2,15 @@
 
     <root>/<key>/mountInfo.json     written here, or by a driver that knows Kata
     <root>/<key>/<sandbox id>       an empty file of the Go runtime: the sandbox that uses the volume
-    <root>/.new-<random>            a directory of this store, while it is being made or removed
+    <root>/.new-<random>            a mountInfo.json while it is being written
 
 Rules:
 
 * The key is the padded URL-safe base64 of the volume path. The runtimes compare the path as it is in the container's
   OCI mounts: they clean nothing and resolve no link. So the callers pass the target's path without symbolic links.
 * A volume's directory holds nothing else: the Go runtime takes any other file for a sandbox's id.
-* A volume's directory appears with its file in it, and disappears as a whole. For a directory without a file, the Go
-  runtime would share the host's empty directory with the guest.
+* A file appears as a whole. A directory without one is being made or removed: no container starts meanwhile, and the
+  guard at its target holds no data (`edge.direct.hand_over`).
 * Every method blocks for a moment only: the directory is in memory (/run).
 
 Source: Kata Containers, src/runtime/pkg/direct-volume/utils.go.
@@ -18,7 +18,6 @@ Source: Kata Containers, src/runtime/pkg/direct-volume/utils.go.
 
 import base64
 import binascii
-import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from common.files import opened
-from edge.direct.mount_info import MountInfo, MountInfoBroken
+from edge.direct.mount_info import MountInfo, MountInfoBroken, device_of
 from edge.volume_errors import Uncertain
 
 KATA_ROOT = "kata-containers/shared/direct-volumes"
@@ -41,12 +40,10 @@ LARGEST_BYTES = 65_536
 """Limit for reading a mountInfo.json. An ordinary one has 200 bytes."""
 
 _NEW = ".new-"
-"""Begins the name of a directory that is no volume's yet, or no more. No key has a dot."""
+"""Begins the name of a file that is no volume's yet. No key has a dot."""
 
 _DIR_MODE = 0o700
 _FILE_MODE = 0o600
-_TRIES = 16
-"""How often a change is tried if other processes write and remove the same volume at once."""
 
 
 def check_volume_path(volume_path: str) -> None:
@@ -68,7 +65,7 @@ def key_of(volume_path: str) -> str:
 
 
 class DirectVolumeStore:
-    """The direct volumes of this node. Several processes may use the same directory. Each failure is `Uncertain`."""
+    """The direct volumes of this node. Drivers may keep theirs in the same directory. Each failure is `Uncertain`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -92,23 +89,25 @@ class DirectVolumeStore:
                     )
             self._write(self._dir(volume_path), content)
 
-    def get(self, volume_path: str) -> MountInfo | None:
-        """Return a volume's mount info; None without one."""
+    def device(self, volume_path: str) -> str | None:
+        """Return the device of a volume's mount info; None without one."""
         with _told(f"read the mount info of {volume_path} below {self.root}"):
             try:
                 raw = self._read(volume_path)
-                return None if raw is None else MountInfo.parse(raw)
+                return None if raw is None else device_of(raw)
             except MountInfoBroken as error:
                 raise Uncertain(f"direct volume {volume_path}: {error}") from None
 
     def remove(self, volume_path: str) -> bool:
-        gone = self._new_path()
+        place = self._dir(volume_path)
         with _told(f"remove the direct volume {volume_path} below {self.root}"):
             try:
-                self._dir(volume_path).rename(gone)
+                names = os.listdir(place)  # noqa: PTH208  # only the names
             except FileNotFoundError:
                 return False
-            _remove(gone)
+            for name in names:
+                (place / name).unlink(missing_ok=True)
+            place.rmdir()
         return True
 
     def sandbox_ids(self, volume_path: str) -> list[str]:
@@ -136,13 +135,10 @@ class DirectVolumeStore:
         """Remove what a process left when it was killed amid a change. Call it once, when the agent starts."""
         with _told(f"clean {self.root}"):
             for left in self.root.glob(f"{_NEW}*"):
-                _remove(left)
+                left.unlink()
 
     def _dir(self, volume_path: str) -> Path:
         return self.root / key_of(volume_path)
-
-    def _new_path(self) -> Path:
-        return self.root / f"{_NEW}{secrets.token_hex(8)}"
 
     def _read(self, volume_path: str) -> bytes | None:
         try:
@@ -156,62 +152,20 @@ class DirectVolumeStore:
         return content
 
     def _write(self, place: Path, content: bytes) -> None:
-        _make_dirs(self.root)
-        new = self._new_path()
-        new.mkdir(_DIR_MODE)
+        _make_dirs(place)
+        new = self.root / f"{_NEW}{secrets.token_hex(8)}"
         try:
-            _write_file(new / MOUNT_INFO, content)
-            for _ in range(_TRIES):
-                if _move(new, place):
-                    return
-            raise OSError(errno.EAGAIN, "another process changes it again and again")
+            with opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE) as file:
+                os.write(file, content)
+            new.rename(place / MOUNT_INFO)
         finally:
-            _remove(new)
-
-
-def _move(new: Path, place: Path) -> bool:
-    try:
-        new.rename(place)
-    except OSError as error:
-        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
-            raise
-    else:
-        return True
-    try:
-        (new / MOUNT_INFO).rename(place / MOUNT_INFO)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
-    with os.fdopen(file, "wb") as new:
-        new.write(content)
-        new.flush()
-        os.fsync(new.fileno())
+            new.unlink(missing_ok=True)
 
 
 def _make_dirs(path: Path) -> None:
     if not path.is_dir():
         _make_dirs(path.parent)
         path.mkdir(_DIR_MODE, exist_ok=True)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a directory of files. It is no removal of a tree: a directory in it is an error."""
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            for name in os.listdir(folder):  # noqa: PTH208  # only the names
-                (folder / name).unlink(missing_ok=True)
-            folder.rmdir()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY or not tries_left:
-                raise
-        else:
-            return
 
 
 def _path_of(key: str) -> str:

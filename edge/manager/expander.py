@@ -81,9 +81,11 @@ class VolumeExpander:
         """Finish what `expand_mounting` has begun. `fills`: the file system has the size of the device."""
         growing, self._growing = self._growing, None
         if growing is not None:
-            self._tell_growth(want, growing, is_grown=fills)
             if fills:
+                self._tell_success(want, growing)
                 await self._finish(growing)
+            else:
+                self._tell_ungrown(want, growing)
 
     async def expand_published(self, want: PodVolume) -> None:
         """Expand the volume while a pod uses it. Raises VolumeError if it could not be expanded."""
@@ -176,19 +178,13 @@ class VolumeExpander:
             self._tell_success(want, plan)
             return True
         row = self._rows.publications[target_for(want)]
-        if not (
-            row.state is State.DONE or row.is_handed(host.boot)
-        ):  # no guest has the device: the handover grows its file system
+        if row.state is State.DONE or row.is_handed(host.boot):  # no released Kata grows a file system in use
+            self._tell_ungrown(want, plan)
+        else:  # no guest has the device: the handover grows its file system
             self._growing = plan
-            return False
-        is_grown = await host.direct().resize(row)
-        self._tell_growth(want, plan, is_grown=is_grown)
-        return is_grown
+        return False
 
-    def _tell_growth(self, want: PodVolume, plan: Plan, *, is_grown: bool) -> None:
-        if is_grown:
-            self._tell_success(want, plan)
-            return
+    def _tell_ungrown(self, want: PodVolume, plan: Plan) -> None:
         assert want.deferral is not None
         self._settled = plan
         how = (
