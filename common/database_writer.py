@@ -6,21 +6,21 @@
 
 Rules:
 
+* Writes that wait together share one transaction (`BEGIN IMMEDIATE`), in the order in which they came. Each has a
+  savepoint of its own, so that a write that fails does not undo the others. A statement that comes alone needs neither.
 * A `put` that comes alone is written at once. Of a burst, all within `_GATHER_S` are one transaction. A caller that
   waits ends the gathering.
-* Writes that wait together share one transaction (`BEGIN IMMEDIATE`), in the order in which they came. Each has a
-  savepoint of its own, so that a write that fails does not undo the others.
 * `put` and `persist` are retried every `retry_s`, before newer writes; a `commit` retries them at once, and ends the
   retries of those that it `replaces` (`submit`).
 * The writer logs a failure once, and logs when writing works again.
 * If a caller is cancelled, its write goes on.
+* All callers that wait are on one event loop. A write costs one wake-up of the thread and one of the loop.
 """
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import operator
+import queue
 import sqlite3
 import threading
 import time
@@ -54,8 +54,7 @@ class WriteFailed(OSError):
 class _Write:
     statements: Sequence[Statement]
     done: asyncio.Future[None] | None = None  # its end; None if nobody waits for it
-    retried: bool = False  # after a failure, instead of giving the failure to the caller
-    number: int = 0  # the place of its coming
+    is_retried: bool = False  # after a failure, instead of giving the failure to the caller
     replaces: Iterable[Hashable] = ()  # the keys of the `put`s before it that nobody needs any more once it is written
 
 
@@ -82,14 +81,13 @@ class DatabaseWriter:
         self._path, self._connection, self._meanwhile = path, connection, meanwhile
         self._connect, self._retry_s = connect, retry_s
         self._connected = connected if connection is None else None
-        self._woken = threading.Condition()
-        self._numbers = itertools.count()
-        self._once: list[_Write] = []
-        self._retried: dict[Hashable, _Write] = {}
-        self._retry_at = 0.0  # when the retried writes are due, on the monotonic clock; 0: at once
+        self._mutex = threading.Lock()  # for the fields that follow
+        self._waiting: dict[Hashable, _Write] = {}  # in the order of their coming: a `put` by its key
+        self._is_awaited = False  # whether a caller waits for one of them
+        self._rests_until = 0.0  # when they are due if nobody waits for them, on the monotonic clock
+        self._sleeps = False  # whether the thread waits for `_woken`
         self._gives_up = self._closing = False
-        self._gathers = self._is_awaited = False
-        """Whether `put`s gather now, and whether a caller waits for one of the writes."""
+        self._woken = queue.SimpleQueue[None]()  # `threading.Condition` costs twice as much
         self.trouble = trouble
         self._thread = threading.Thread(target=self._run, name=f"write-{path.name}", daemon=True)
         self._thread.start()
@@ -108,17 +106,15 @@ class DatabaseWriter:
         Earlier `put`s with the keys `replaces` are not retried once it is committed.
         """
         done = asyncio.get_running_loop().create_future()
-        with self._woken:
+        write = _Write([*statements], done, is_retried, replaces)
+        with self._mutex:
             if self._closing:
                 done.set_exception(WriteFailed(self._path, "the process is stopping"))
                 return done
-            write = _Write(list(statements), done, is_retried, next(self._numbers), replaces)
-            if is_retried:
-                self._retried[write] = write
-            else:
-                self._once.append(write)
+            self._waiting[write] = write
             self._is_awaited = True
-            self._woken.notify()
+            if self._sleeps:
+                self._wake()
         return done
 
     async def persist(self, statements: Iterable[Statement]) -> bool:
@@ -131,76 +127,76 @@ class DatabaseWriter:
 
     def put(self, key: Hashable, *statements: Statement) -> None:
         """Execute statements soon, in place of those that wait under the same key, and retry. For any thread."""
-        with self._woken:
-            self._retried.pop(key, None)  # so that the new write comes after all others
-            number = next(self._numbers)
-            self._retried[key] = _Write(list(statements), retried=True, number=number)
-            if self._is_awaited or not self._gathers:
-                self._woken.notify()
+        with self._mutex:
+            is_first = not self._waiting
+            self._waiting.pop(key, None)  # so that the new write comes after all others
+            self._waiting[key] = _Write(statements, is_retried=True)
+            if is_first and self._sleeps:  # else the thread sleeps no longer than until they are due
+                self._wake()
 
     def end_retries(self) -> None:
         """Retry nothing any more: from now on each write, waiting or new, gets one attempt."""
-        with self._woken:
+        with self._mutex:
             self._gives_up = True
-            self._woken.notify()
+            if self._sleeps:
+                self._wake()
 
     async def close(self) -> None:
         """Make one more attempt at all waiting writes, and close the connection."""
-        with self._woken:
+        with self._mutex:
             self._gives_up = self._closing = True
-            self._woken.notify()
+            if self._sleeps:
+                self._wake()
         await asyncio.to_thread(self._thread.join)
         if self._connection is not None:
             self._connection.close()
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
+    def _wake(self) -> None:
+        self._sleeps = False
+        self._woken.put(None)
+
+    # ---- in the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
-            with self._woken:
-                while not (self._once or self._is_due() or self._closing):
-                    self._woken.wait(self._wait_s())
-                is_last = self._closing
-                retried, self._retried = self._retried, {}
-                once, self._once = self._once, []
-                self._is_awaited = False
-            if retried or once:
-                self._write(retried, once)
-            if is_last:
-                return
-            self._gather()
+            with self._mutex:
+                batch, rest_s = self._waiting, 0.0
+                if batch and not (self._is_awaited or self._gives_up):
+                    rest_s = self._rests_until - time.monotonic()
+                is_due = bool(batch) and rest_s <= 0.0
+                if is_due:
+                    self._waiting, self._is_awaited = {}, False
+                elif self._closing:
+                    return
+                else:
+                    self._sleeps = True
+            if is_due:
+                self._write(batch)
+                continue
+            with contextlib.suppress(queue.Empty):
+                self._woken.get(timeout=rest_s if batch else None)
+            self._sleeps = False
 
-    def _gather(self) -> None:
-        with self._woken:
-            self._gathers = True
-            self._woken.wait_for(lambda: self._is_awaited or self._gives_up or self._closing, timeout=_GATHER_S)
-            self._gathers = False
-
-    def _is_due(self) -> bool:
-        return bool(self._retried) and (self._gives_up or self._retry_at <= time.monotonic())
-
-    def _wait_s(self) -> float | None:
-        return max(self._retry_at - time.monotonic(), 0.0) if self._retried else None
-
-    def _write(self, retried: dict[Hashable, _Write], once: list[_Write]) -> None:
-        writes = sorted((*retried.values(), *once), key=operator.attrgetter("number"))
-        results = dict(zip(writes, self._transact(writes), strict=True))
-        for write in once:
-            if results[write] is None:
-                for key in write.replaces:
-                    if key in retried and retried[key].number < write.number:
-                        del results[retried.pop(key)]
-        failed = [error for error in results.values() if error is not None]
-        works = len(failed) < len(writes)
-        again = {key: write for key, write in retried.items() if results[write] is not None}
-        with self._woken:
-            self._retry_at = time.monotonic() + self._retry_s if again else 0.0
-            if not self._gives_up:
-                for write in again.values():
-                    del results[write]
-                self._retried = again | self._retried  # a newer `put` of the same key stays
-        self._note_trouble(failed[0] if failed else None)
-        self._tell(results, works=works)
+    def _write(self, batch: dict[Hashable, _Write]) -> None:
+        failed: dict[Hashable, Exception] = {}
+        for (key, write), error in zip(batch.items(), self._transact([*batch.values()]), strict=True):
+            if error is not None:
+                failed[key] = error
+                continue
+            for it in write.replaces:
+                failed.pop(it, None)
+        again: dict[Hashable, _Write] = {}
+        with self._mutex:
+            if failed and not self._gives_up:
+                again = {key: batch[key] for key in failed if batch[key].is_retried}
+                older = {key: write for key, write in again.items() if key not in self._waiting}
+                self._waiting = older | self._waiting
+            self._rests_until = time.monotonic() + (self._retry_s if again else _GATHER_S)
+        self._note_trouble(next(iter(failed.values()), None))
+        ended = [(it.done, failed.get(key)) for key, it in batch.items() if it.done is not None and key not in again]
+        if ended:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                ended[0][0].get_loop().call_soon_threadsafe(self._settle, ended, len(failed) < len(batch))
 
     def _transact(self, writes: list[_Write]) -> list[Exception | None]:
         """Attempt some writes in one transaction. Returns the error of each; None: it worked."""
@@ -208,10 +204,15 @@ class DatabaseWriter:
             if self._connection is None:
                 assert self._connect is not None
                 self._connection = self._connect()
-            with transaction(self._connection):
-                return [_attempt(self._connection, write) for write in writes]
+            if len(writes) == 1 and len(writes[0].statements) == 1:  # SQLite commits it by itself
+                self._connection.execute(*writes[0].statements[0])
+                results: list[Exception | None] = [None]
+            else:
+                with transaction(self._connection):
+                    results = [_attempt(self._connection, write) for write in writes]
         except Exception as error:  # noqa: BLE001  # the callers get it
             return [error] * len(writes)
+        return results
 
     def _note_trouble(self, error: Exception | None) -> None:
         if error is None:
@@ -224,15 +225,6 @@ class DatabaseWriter:
             bug = None if isinstance(error, sqlite3.Error | OSError | BridgeError) else error
             log.error("cannot write %s; %s: %s", self._path, self._meanwhile, trouble, exc_info=bug)
         self.trouble = trouble
-
-    def _tell(self, results: dict[_Write, Exception | None], *, works: bool) -> None:
-        told: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Exception | None]]] = {}
-        for write, result in results.items():
-            if write.done is not None:
-                told.setdefault(write.done.get_loop(), []).append((write.done, result))
-        for loop, outcomes in told.items():
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._settle, outcomes, works)
 
     def _settle(self, outcomes: list[tuple[asyncio.Future[None], Exception | None]], works: bool) -> None:  # noqa: FBT001  # a callback
         if works and self._connected is not None:
