@@ -102,10 +102,17 @@ class Driver:
         to: str = "",
         may_begin: Callable[[], bool] | None = None,  # asked when the request is about to leave
     ) -> tuple[Status, bytes | None]:
-        """Make a call with one answer, to the driver named `to`, or to any at the socket. Cancelling cancels it."""
+        """Make a call with one answer, to the driver named `to`, or to any at the socket. Cancelling cancels it.
+
+        Raises CallError, also if the driver does not answer in time.
+        """
         try:
-            call = self.channel.call(method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
-            status, body = await call.unary()
+            async with asyncio.timeout(timeout_s):
+                call = self.channel.call(method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
+                status, body = await call.unary()
+        except TimeoutError:
+            why = f"it did not answer {method} within {timeout_s:g} s"
+            raise VendorBroken(to or self.name, self.node, why) from None
         except VendorConnectionError as error:
             raise blame(to or self.name, self.node, error) from error
         await self._check(method, body)
@@ -125,12 +132,7 @@ class Driver:
         status, body = await self.unary(NODE_GET_INFO, request, timeout_s=timeout_s, to=to)
         if body is None:
             return status, None
-        try:
-            async with asyncio.timeout(_ASK_TIMEOUT_S):
-                said, capabilities = await self.unary(GET_PLUGIN_CAPABILITIES, b"", timeout_s=_ASK_TIMEOUT_S, to=to)
-        except TimeoutError:
-            why = f"it did not answer GetPluginCapabilities within {_ASK_TIMEOUT_S:g} s"
-            raise VendorBroken(to, self.node, why) from None
+        said, capabilities = await self.unary(GET_PLUGIN_CAPABILITIES, b"", timeout_s=_ASK_TIMEOUT_S, to=to)
         if said.code not in _LASTING:
             why = f"it answered GetPluginCapabilities with {code_name(said.code)}: {said.message}"
             raise VendorBroken(to, self.node, why)
@@ -186,9 +188,8 @@ class Driver:
         self._file = file_id(str(self.socket))
         try:
             self._answered(await self._identify())
-        except (CallError, TimeoutError) as error:
-            why = error.why if isinstance(error, VendorBroken) else str(error)
-            self.trouble = why or f"it did not answer within {_ASK_TIMEOUT_S:g} s"
+        except CallError as error:
+            self.trouble = error.why if isinstance(error, VendorBroken) else str(error)
             self.away = self.trouble if isinstance(error.__cause__, VendorUnreachable) else ""
         self.asked = True
         if (self.asked, self.report, self.away, self._file) != before:
@@ -207,8 +208,7 @@ class Driver:
         name = ""
         answers: dict[str, Answer] = {}
         for method in REPORTED_METHODS:
-            async with asyncio.timeout(_ASK_TIMEOUT_S):
-                status, body = await self.unary(method, b"", timeout_s=_ASK_TIMEOUT_S, to=name)
+            status, body = await self.unary(method, b"", timeout_s=_ASK_TIMEOUT_S, to=name)
             if method == GET_PLUGIN_INFO:
                 try:
                     name = _name_in(status, body)

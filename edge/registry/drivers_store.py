@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.errors import DriverMissing, VendorBroken
+from common.errors import DriverMissing
 from common.sockets import FileId, file_id
 from common.state_file import read_state, write_state
 from common.status import Status
@@ -74,12 +74,7 @@ class NodeDriver:
         """Call the driver, if `may_begin` allows it when the request is about to leave. Raises CallError."""
         if self.gone_at_s is not None and file_id(self.registration.endpoint) is None:
             raise DriverMissing(self.name, self._node)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self.driver.unary(method, request, timeout_s=timeout_s, to=self.name, may_begin=may_begin)
-        except TimeoutError:
-            why = f"it did not answer {method} within {timeout_s:g} s"
-            raise VendorBroken(self.name, self._node, why) from None
+        return await self.driver.unary(method, request, timeout_s=timeout_s, to=self.name, may_begin=may_begin)
 
 
 @dataclass(frozen=True, slots=True)

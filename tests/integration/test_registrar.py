@@ -408,7 +408,7 @@ async def test_a_driver_that_hangs_is_refused_after_the_limit(
 ) -> None:
     monkeypatch.setattr(registration_handler, "_ASK_LIMIT_S", 0.5)
     vendor.hold("NodeGetInfo")
-    assert "did not answer NodeGetInfo and NodeGetCapabilities in 0.5 s" in await refusal(node, endpoint=vendor.socket)
+    assert "did not answer /csi.v1.Node/NodeGetInfo within 0.5 s" in await refusal(node, endpoint=vendor.socket)
 
 
 async def test_what_was_refused_is_tried_again_and_said_once(
