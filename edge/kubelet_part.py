@@ -83,11 +83,6 @@ class KubeletPart:
         self._former = "" if own else put_aside(settings.state_dir, now=time.time())
         self._unkept = self._full = ""
         self._directories = [settings.state_dir, *([settings.root_dir] if own else ())]
-        self._root_lock: int | None = None
-        self._home: Home | None = None
-        if own:
-            _check_root(settings.root_dir)
-            self._home = Home(settings.state_dir, settings.node, settings.root_dir)
         self.volumes = Volumes(settings, count_deferred) if own else None
         self.streams = sync_streams(self.volumes.metastore) if self.volumes is not None else observe_streams()
         self.registry = DriverRegistry(
@@ -117,14 +112,9 @@ class KubeletPart:
 
     async def start(self, tasks: Tasks, lease: ControllerLease) -> None:
         """Start to mount and unmount from the local state, and take registrations."""
-        if self._home is not None:
-            self._root_lock = _take_root(self._settings.root_dir)  # the last that can fail, because it makes a file
-            self._home.keep()
-        if self.volumes is not None:  # before anything else: another node may have the volumes by now
-            await self.volumes.fencing.start(lease)
         tasks.start(self.registry.run(), name="driver registry")
         if self.volumes is not None:
-            await self.volumes.start(self.registry, tasks)
+            await self.volumes.start(self.registry, tasks, lease)
         tasks.start(self._registrar.run(), name="registrar")
         if self._relay is not None:
             tasks.start(self._relay.run(), name="kubelet relay")
@@ -132,10 +122,9 @@ class KubeletPart:
     @property
     def problems(self) -> list[str]:
         relayed = self._relay.problems(self._registrar.observed) if self._relay is not None else []
-        fenced = self.volumes.fencing.problems() if self.volumes is not None else []
-        stored = self.volumes.problems if self.volumes is not None else []
+        own = self.volumes.problems if self.volumes is not None else []
         seen = [why for why in (self._full, self._former, self._unkept) if why]
-        return [*seen, *stored, *self.registry.problems, *relayed, *fenced]
+        return [*seen, *self.registry.problems, *relayed, *own]
 
     async def look(self) -> None:
         self._full = await asyncio.to_thread(_full_disks, self._directories)
@@ -157,8 +146,6 @@ class KubeletPart:
         if self.volumes is not None:
             await self.volumes.close()
         await self.registry.close()
-        if self._root_lock is not None:
-            os.close(self._root_lock)
 
     def describe(self, *, connected: bool, since: datetime) -> NodeVolumes:
         if self.volumes is None:
@@ -167,10 +154,13 @@ class KubeletPart:
 
 
 class Volumes:
-    """The volumes of a node: metastore, states, plugin and manager."""
+    """The volumes of a node without a kubelet: metastore, states, plugin and manager."""
 
     def __init__(self, settings: AgentSettings, count_deferred: Callable[[str], None]) -> None:
         self._settings, self._count_deferred = settings, count_deferred
+        _check_root(settings.root_dir)
+        self._home = Home(settings.state_dir, settings.node, settings.root_dir)
+        self._root_lock: int | None = None
         self.fencing = _make_fencing(settings)
         self.metastore = Metastore(settings.state_dir, full=settings.durability == "full")
         self._trouble = ""
@@ -195,7 +185,10 @@ class Volumes:
             log.error("no volume is mounted or unmounted until this is repaired: %s", trouble)
         self._trouble = trouble
 
-    async def start(self, registry: DriverRegistry, tasks: Tasks) -> None:
+    async def start(self, registry: DriverRegistry, tasks: Tasks, lease: ControllerLease) -> None:
+        self._root_lock = _take_root(self._settings.root_dir)  # the last that can fail, because it makes a file
+        self._home.keep()
+        await self.fencing.start(lease)  # before anything else: another node may have the volumes by now
         if self._states is None or not await self._manage(registry, self._states):
             tasks.start(self._manage_later(registry), name="wait for the disk")
 
@@ -293,12 +286,14 @@ class Volumes:
         if self._states is not None:
             await self._states.close()
         await self.metastore.close()
+        if self._root_lock is not None:
+            os.close(self._root_lock)
 
     @property
     def problems(self) -> list[str]:
         stopped = f"no volume is mounted or unmounted until this is repaired: {self._trouble}" if self._trouble else ""
         unwritten = self._unwritten and f"what is new since then is in memory only: {self._unwritten}"
-        return [why for why in (stopped, unwritten) if why]
+        return [*(why for why in (stopped, unwritten) if why), *self.fencing.problems()]
 
     @property
     def _unwritten(self) -> str:
