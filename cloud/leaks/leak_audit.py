@@ -52,33 +52,19 @@ class LeakAudit:
         grace_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._audit = partial(_OneAudit, nodes, placement, part, grace_s=grace_s, now=now)
+        self._nodes, self._placement, self._part = nodes, placement, part
+        self._grace_s, self._now = grace_s, now
         self._ordered = asyncio.Lock()
 
     async def order(self, order: Audit, _by: str) -> Audited:
         try:
             async with self._ordered:
-                return await self._audit().run(order.driver, within_s=max(order.within_s, 1), wanted=order.wanted)
+                return await self._run(order.driver, within_s=max(order.within_s, 1), wanted=order.wanted)
         except PlacementNotKept as error:
             raise OperatorRefused("no audit", f"the hub's records cannot be read: {error}") from error
 
-
-class _OneAudit:
-    """One audit."""
-
-    def __init__(
-        self, nodes: Nodes, placement: Placement, part: SyncPart, *, grace_s: float, now: Callable[[], float]
-    ) -> None:
-        self._nodes, self._placement, self._part = nodes, placement, part
-        self._grace_s, self._now = grace_s, now
-        self._counts = dict.fromkeys(LEAKS, 0)
-        self._lacking = 0
-        self._leaks: list[Leak] = []
-        self._unasked: list[Unasked] = []
-        self._notes: list[str] = []
-
-    async def run(self, driver: str, *, within_s: float, wanted: str = "") -> Audited:
-        began = self._now()
+    async def _run(self, driver: str, *, within_s: float, wanted: str) -> Audited:
+        began = time_of(self._now())
         opened, before = await self._placement.claims.ledger(), await self._references()
         known = {*self._nodes.drivers(), *(driver for (driver, _, _), _ in opened.ids)}
         known |= {it.driver for it in opened.open}
@@ -86,10 +72,10 @@ class _OneAudit:
         if driver and not drivers:
             raise OperatorRefused("no audit", f"no node has reported driver {driver}, and the hub has no record of it")
         fleets = {each: self._placement.fleet(each) for each in drivers}
-        tally = Tally(before.named)
+        tally, unasked = Tally(before.named), list[Unasked]()
         if self._part.references is not None:
-            self._note_strangers(opened, fleets)
-            await self._list(fleets, tally, within_s=within_s)
+            unasked += _strangers(opened, fleets)
+            await self._list(fleets, tally, unasked, within_s=within_s)
         after = await self._references()
         truths = Truths(
             drivers=drivers,
@@ -103,17 +89,27 @@ class _OneAudit:
             now=self._now(),
             grace_s=self._grace_s,
         )
-        strayed = strays(truths.drivers, self._told())
-        for verdicts in (read_records(truths), orphans(truths), ghosts(truths), strayed, doubts(truths)):
-            await self._keep(verdicts)
-        self._note(truths)
+        told, notes = self._told()
+        leaks, counts = list[Leak](), dict.fromkeys(LEAKS, 0)
+        for verdicts in (read_records(truths), orphans(truths), ghosts(truths), strays(drivers, told), doubts(truths)):
+            for number, leak in enumerate(verdicts, 1):
+                if leak is not None:
+                    counts[leak.leak] += 1
+                    leaks += [leak] if len(leaks) < MOST_SHOWN else []
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)
+        notes += _notes(truths)
+        if (hidden := len(unasked) - _MOST_UNASKED) > 0:
+            notes.append(f"{hidden} more lists are missing")
+        if (hidden := sum(counts.values()) - len(leaks)) > 0:
+            notes.append(f"{hidden} more leaks are counted and not shown")
         return Audited(
-            began_at=time_of(began),
+            began_at=began,
             ended_at=time_of(self._now()),
-            leaks=self._leaks,
-            counts=self._counts,
-            unasked=self._unasked,
-            notes=self._notes,
+            leaks=leaks,
+            counts=counts,
+            unasked=unasked[:_MOST_UNASKED],
+            notes=notes,
             referring=list(referring(truths, wanted)) if wanted else [],
         )
 
@@ -127,9 +123,9 @@ class _OneAudit:
         fleet, volumes = self._placement.fleet(driver), self._placement.affinity
         return volumes.fit(handle, driver, fleet) if volumes is not None else Fit([], list(fleet.members))
 
-    # ---- the lists ---------------------------------------------------------------------------------------------------
-
-    async def _list(self, fleets: Mapping[str, Fleet], tally: Tally, *, within_s: float) -> None:
+    async def _list(
+        self, fleets: Mapping[str, Fleet], tally: Tally, unasked: list[Unasked], *, within_s: float
+    ) -> None:
         wanted: dict[str, list[tuple[str, Member]]] = {}
         for driver, fleet in fleets.items():
             for member in fleet:
@@ -141,82 +137,67 @@ class _OneAudit:
             for of_node in waiting:  # each node goes to one of the workers
                 for driver, member in of_node:
                     for kind in LISTED_BY:
-                        await self._list_one(driver, member, kind, tally, ends_at=ends_at)
+                        why = await self._why_unlisted(driver, member, kind, tally, ends_at=ends_at)
+                        unasked.extend([_unasked(driver, member.node, kind, why)] if why else [])
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(_AT_ONCE, len(wanted))):
                 tasks.create_task(work(), name="leak audit")
 
-    async def _list_one(self, driver: str, member: Member, kind: str, tally: Tally, *, ends_at: float) -> None:
+    async def _why_unlisted(self, driver: str, member: Member, kind: str, tally: Tally, *, ends_at: float) -> str:
+        """Take a list into the tally. Returns why it is not whole; empty if it is."""
         node = member.node
         try:
             self._nodes.reach(node, driver)
             if LISTED_BY[kind] not in member.lists:
-                self._lack(driver, node, kind, f"its driver cannot list {kind}s")
-                return
+                return f"its driver cannot list {kind}s"
             async with asyncio.timeout_at(ends_at):
                 await each_page(self._nodes.ask_node, driver, node, kind, partial(tally.take, driver, node))
         except TimeoutError:
-            self._lack(driver, node, kind, "there was no time left")
+            return "there was no time left"
         except (CallError, Unlisted) as error:
-            self._lack(driver, node, kind, str(error).partition(";")[0])
-        else:
-            tally.end(driver, kind, node)
+            return str(error).partition(";")[0]
+        tally.complete.add((driver, kind, node))
+        return ""
 
-    def _note_strangers(self, opened: Ledger, fleets: Mapping[str, Fleet]) -> None:
-        held = {(driver, node) for (driver, _, node), holding in opened.ids if not holding.gone}
-        for driver, node in sorted(held):
-            if driver in fleets and node not in fleets[driver].members:
-                for kind in LISTED_BY:
-                    self._lack(driver, node, kind, "the node has not reported the driver")
-
-    def _lack(self, driver: str, node: str, kind: str, why: str) -> None:
-        self._lacking += 1
-        if len(self._unasked) < _MOST_UNASKED:
-            self._unasked.append(Unasked(node=node, driver=driver, things=kind, why=why[:_TEXT_CHARS]))
-
-    # ---- the verdicts ------------------------------------------------------------------------------------------------
-
-    async def _keep(self, verdicts: Iterator[Leak | None]) -> None:
-        for number, leak in enumerate(verdicts, 1):
-            if leak is not None:
-                self._counts[leak.leak] += 1
-                if len(self._leaks) < MOST_SHOWN:
-                    self._leaks.append(leak)
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
-
-    def _told(self) -> Iterator[Told]:
-        """The mounts that agents tell of. The nodes of agents that tell none become a note."""
-        silent = []
+    def _told(self) -> tuple[list[Told], list[str]]:
+        """The mounts that agents tell of, and notes about those that are not known."""
+        told, notes, silent = list[Told](), list[str](), list[str]()
         for node, fact in self._part.node_facts():
             mounts = left_over.read(fact.body.get("status") or {}) if fact is not None else None
             if mounts is None:
                 silent.append(node)
                 continue
-            for mount in mounts[0]:
-                yield Told(node, mount, not self._nodes.is_connected(node))
+            told += [Told(node, mount, not self._nodes.is_connected(node)) for mount in mounts[0]]
             if mounts[1]:
-                self._notes.append(f"node {node} tells of {mounts[1]} more mounts without a pod")
+                notes.append(f"node {node} tells of {mounts[1]} more mounts without a pod")
         if silent:
-            self._notes.append(
+            notes.append(
                 f"mounts are not known of {first_of(silent, _NAMED)}: a kubelet mounts there, the agent is older, or "
                 f"it is away since the hub's start"
             )
+        return told, notes
 
-    def _note(self, truths: Truths) -> None:
-        for why in dict.fromkeys(filter(None, map(truths.unread, (VOLUME, SNAPSHOT)))):
-            kinds = " and ".join(f"{kind}s" for kind in (VOLUME, SNAPSHOT) if truths.unread(kind) == why)
-            self._notes.append(f"{kinds} are not compared with Kubernetes: {why}")
-        for (driver, why), ids in truths.unjudged.items():
-            if why not in (truths.unread(VOLUME), truths.unread(SNAPSHOT)):
-                named = first_of(ids, _NAMED)
-                self._notes.append(f"driver {driver}: {len(ids)} not judged, because {why}: {named}")
-        for (driver, node), count in sorted(truths.tally.dropped.items())[:_MOST_UNASKED]:
-            self._notes.append(
-                f"driver {driver}: node {node} lists {count} more that nothing refers to; settle those shown first"
-            )
-        if (hidden := self._lacking - len(self._unasked)) > 0:
-            self._notes.append(f"{hidden} more lists are missing")
-        if (hidden := sum(self._counts.values()) - len(self._leaks)) > 0:
-            self._notes.append(f"{hidden} more leaks are counted and not shown")
+
+def _strangers(opened: Ledger, fleets: Mapping[str, Fleet]) -> Iterator[Unasked]:
+    held = {(driver, node) for (driver, _, node), holding in opened.ids if not holding.gone}
+    for driver, node in sorted(held):
+        if driver in fleets and node not in fleets[driver].members:
+            for kind in LISTED_BY:
+                yield _unasked(driver, node, kind, "the node has not reported the driver")
+
+
+def _unasked(driver: str, node: str, kind: str, why: str) -> Unasked:
+    return Unasked(node=node, driver=driver, things=kind, why=why[:_TEXT_CHARS])
+
+
+def _notes(truths: Truths) -> Iterator[str]:
+    """What else could not be judged."""
+    for why in dict.fromkeys(filter(None, map(truths.unread, (VOLUME, SNAPSHOT)))):
+        kinds = " and ".join(f"{kind}s" for kind in (VOLUME, SNAPSHOT) if truths.unread(kind) == why)
+        yield f"{kinds} are not compared with Kubernetes: {why}"
+    for (driver, why), ids in truths.unjudged.items():
+        if why not in (truths.unread(VOLUME), truths.unread(SNAPSHOT)):
+            yield f"driver {driver}: {len(ids)} not judged, because {why}: {first_of(ids, _NAMED)}"
+    for (driver, node), count in sorted(truths.tally.dropped.items())[:_MOST_UNASKED]:
+        yield f"driver {driver}: node {node} lists {count} more that nothing refers to; settle those shown first"

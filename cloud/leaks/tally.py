@@ -53,9 +53,6 @@ class Tally:
             elif _INLINE.fullmatch(thing.id) is None:
                 self._keep(Candidate(driver, thing, node, max(size_bytes, 0)))
 
-    def end(self, driver: str, kind: str, node: str) -> None:
-        self.complete.add((driver, kind, node))
-
     def _keep(self, found: Candidate) -> None:
         has_room = self._of_node[found.node] < MOST_OF_NODE and len(self.candidates) < MOST
         if not has_room or len(found.thing.id) > LONGEST_CHARS:

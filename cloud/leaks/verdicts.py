@@ -44,17 +44,6 @@ _MADE_BY: Final = {"CreateVolume": VOLUME, "CreateSnapshot": SNAPSHOT, "CreateVo
 """The kind of things that a method makes, as far as drivers list them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
-    """The hub's records of both readings, for look-ups."""
-
-    # By thing and node, the ledger's last entry
-    holders: defaultdict[Key, dict[str, Id]] = field(default_factory=lambda: defaultdict(dict))
-    names: set[tuple[str, str]] = field(default_factory=set)  # driver and name of each open create
-    # Driver, node and kind of the thing of each open create
-    places: set[tuple[str, str, str]] = field(default_factory=set)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truths:
     """All that one audit knows."""
@@ -69,7 +58,10 @@ class Truths:
     fit: Callable[[str, str], Fit]  # the nodes that the PersistentVolumes of a handle are for, by driver and handle
     now: float  # the time of `closed`, in seconds since the epoch
     grace_s: float
-    records: Records = field(default_factory=Records)
+    # The hub's records of both readings, for look-ups (`read_records`): by thing and node, the ledger's last entry
+    holders: defaultdict[Key, dict[str, Id]] = field(default_factory=lambda: defaultdict(dict))
+    names: set[tuple[str, str]] = field(default_factory=set)  # driver and name of each open create
+    places: set[tuple[str, str, str]] = field(default_factory=set)  # driver, node and kind of the thing of each of them
     # By driver and reason, the ids of the things that are not judged. The functions add to it.
     unjudged: defaultdict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
 
@@ -84,13 +76,13 @@ class Truths:
 def read_records(truths: Truths) -> Iterator[None]:
     for ledger in (truths.opened, truths.closed):
         for it in ledger.open:
-            truths.records.names.add((it.driver, it.name))
+            truths.names.add((it.driver, it.name))
             if (kind := _MADE_BY.get(it.name.partition(" ")[0])) is not None:
-                truths.records.places.add((it.driver, it.node, kind))
+                truths.places.add((it.driver, it.node, kind))
             yield
     for (driver, thing, node), holding in truths.closed.ids:
         if driver in truths.drivers:
-            truths.records.holders[driver, thing][node] = holding
+            truths.holders[driver, thing][node] = holding
         yield
 
 
@@ -100,7 +92,7 @@ def referring(truths: Truths, wanted: str) -> Iterator[str]:
             named = (*truths.before.named.get((driver, thing), ()), *truths.after.named.get((driver, thing), ()))
             for reference in dict.fromkeys(map(str, named)):
                 yield f"{reference} names {thing} of driver {driver}"
-            for node, holding in truths.records.holders.get((driver, thing), {}).items():
+            for node, holding in truths.holders.get((driver, thing), {}).items():
                 if holding.is_made:
                     uid = holding.name[-UID_CHARS:]
                     yield f"the hub's ledger has {thing} of driver {driver} on node {node}, made by {holding.name}"
@@ -118,7 +110,7 @@ def orphans(truths: Truths) -> Iterator[Leak | None]:
     for (driver, thing, _), here in listed.items():
         nodes, size_bytes = [found.node for found in here], max(found.size_bytes for found in here)
         yield _orphan(truths, (driver, thing), nodes, size_bytes)
-    for (driver, thing), holders in truths.records.holders.items():
+    for (driver, thing), holders in truths.holders.items():
         for node, holding in holders.items():
             is_told = (driver, thing.kind, node) in truths.tally.complete or thing.kind not in (VOLUME, SNAPSHOT)
             if holding.is_made and not is_told and (driver, thing) not in truths.tally.seen:
@@ -134,16 +126,16 @@ def _orphan(truths: Truths, key: Key, nodes: list[str], size_bytes: int) -> Leak
     if why := truths.unread(thing.kind):
         truths.skip(driver, why, thing)
         return None
-    held = {node: holding for node, holding in truths.records.holders.get(key, {}).items() if node in nodes}
+    held = {node: holding for node, holding in truths.holders.get(key, {}).items() if node in nodes}
     names = sorted({holding.name for holding in held.values() if holding.is_made})
     for name in names:
         uid = name[-UID_CHARS:]
         if uid in truths.before.waiting or uid in truths.after.waiting:
             return None
     is_open = (
-        any((driver, name) in truths.records.names for name in names)
+        any((driver, name) in truths.names for name in names)
         if names
-        else any((driver, node, thing.kind) in truths.records.places for node in nodes)
+        else any((driver, node, thing.kind) in truths.places for node in nodes)
     )
     if is_open:
         why = "a create that runs or is in doubt on its node may have made it; settle the doubts first"
@@ -205,7 +197,7 @@ def _ghost(truths: Truths, driver: str, thing: Thing, reference: Reference) -> L
 
 
 def _possible(truths: Truths, driver: str, thing: Thing) -> set[str]:
-    holders = truths.records.holders.get((driver, thing), {})
+    holders = truths.holders.get((driver, thing), {})
     made = {node for node, holding in holders.items() if holding.is_made or holding.gone}
     if thing.kind != VOLUME:
         return made or set(truths.fleets[driver].members)
