@@ -155,10 +155,8 @@ def call(settings: OperatorSettings, driver: str, node: str | None, method: str,
     sys.exit(by_hand.run(settings, driver=driver, node=node or "", name=method, text=request_json))
 
 
-@cli.command(
-    settings=asking("STATUS", OUTPUT, option("--json", type=click.BOOL, hidden=True, help="The same as --output=json."))
-)
-def status(settings: OperatorSettings, output: str, *, json: bool) -> None:
+@cli.command(settings=asking("STATUS", OUTPUT))
+def status(settings: OperatorSettings, output: str) -> None:
     """Show an overview of the hub, and all its problems.
 
     The overview lists the edge nodes with their drivers, and the proxy drivers. For the calls and failures of each node
@@ -166,7 +164,7 @@ def status(settings: OperatorSettings, output: str, *, json: bool) -> None:
     """
     from cli import status as of_hub
 
-    of_hub.run(settings, as_json=json or output == "json")
+    of_hub.run(settings, as_json=output == "json")
 
 
 @cli.command(

@@ -66,16 +66,10 @@ PROCESS_OPTIONS = (
         help="Largest CSI message that is carried. The stock sidecars take no answer above 4 MiB.",
     ),
     _tuning(
-        "--chunk=16KiB",
-        type=size_type("1KiB", "256KiB"),
-        help="Size of the pieces that messages travel in. Small pieces keep a large message from delaying the others.",
-    ),
-    _tuning(
         "--session-window=64MiB",
         type=size_type("1MiB", "1GiB"),
         help="Bytes that a peer may send on a link before they are passed on. Limits the memory of a link.",
     ),
-    _tuning("--stream-window=256KiB", type=size_type("16KiB", "64MiB"), help="The same limit for one call on a link."),
     _tuning(
         "--max-calls=1024",
         type=click.IntRange(1, 100_000),
@@ -160,16 +154,10 @@ HUB_OPTIONS = Options(
         "in-cluster for the ServiceAccount of the hub's pod.",
     ),
     option(
-        "--leader-election",
-        "--leader-elect",
-        type=click.BOOL,
-        help="Changes nothing: with --kubeconfig, one hub of a cluster leads at a time, the holder of the Lease "
-        "csi-bridge-hub. The others are standbys.",
-    ),
-    option(
         "--leader-election-namespace",
         type=TEXT,
-        help="Namespace of that Lease. Unset: that of the hub's pod, or default outside of a pod.",
+        help="With --kubeconfig: namespace of the Lease csi-bridge-hub, whose holder leads. The other hubs of a "
+        "cluster are standbys. Unset: that of the hub's pod, or default outside of a pod.",
     ),
     _tuning(
         "--leader-election-lease-duration=15s",

@@ -105,7 +105,7 @@ def _has(command: click.Command, options: Collection[Option]) -> bool:
 
 
 def _flags(options: Collection[Option]) -> Iterator[str]:
-    shown = [option for group in HEADINGS for option in options if option.group == group and not option.hidden]
+    shown = [option for group in HEADINGS for option in options if option.group == group]
     if shown:
         yield _table(("flag", "default", "meaning"), [(_flag(it), _default(it), _meaning(it)) for it in shown])
 

@@ -32,7 +32,6 @@ class HubSettings(ProcessSettings):
     require_rights: bool
     manifests: Path | None
     kubeconfig: str | None
-    leader_election: bool
     leader_election_lease_duration_s: float
     leader_election_renew_deadline_s: float
     leader_election_retry_period_s: float

@@ -3,7 +3,7 @@
 Rules:
 * A process has one frozen dataclass, a subclass of `ProcessSettings`. The command line declares the flag, the variable,
   the default and the help of each field (cli/process_options.py), and makes the instance.
-* A value with a unit carries it in the field's name (`operation_limit_s`, `chunk_bytes`), not in the flag's
+* A value with a unit carries it in the field's name (`operation_limit_s`, `max_message_bytes`), not in the flag's
   (`--operation-limit`): there the operator writes the unit with the value.
 * The dataclass checks in `__post_init__` that its values fit each other. Its errors name the flag, and the command line
   adds the variable.
@@ -36,9 +36,7 @@ class ProcessSettings:
     verbosity: int
     http: HostPort | None
     max_message_bytes: int
-    chunk_bytes: int
     session_window_bytes: int
-    stream_window_bytes: int
     max_calls: int
     keepalive_s: float
     hello_timeout_s: float
@@ -81,9 +79,7 @@ class ProcessSettings:
 
     def limits(self) -> Limits:
         return Limits(
-            chunk_bytes=self.chunk_bytes,
             max_message_bytes=self.max_message_bytes,
-            stream_window_bytes=self.stream_window_bytes,
             session_window_bytes=self.session_window_bytes,
             max_streams=self.max_calls,
             keepalive_s=self.keepalive_s,

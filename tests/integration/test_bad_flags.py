@@ -107,10 +107,8 @@ WRONG = {
 
 OUT_OF_BOUNDS = {
     "max_message_bytes": ("1KiB", "65MiB"),
-    "chunk_bytes": ("1023", "257KiB"),
     "size_bytes": ("0", "8192TiB"),
     "session_window_bytes": ("1MB", "2GiB"),
-    "stream_window_bytes": ("1KiB", "65MiB"),
     "max_calls": ("0", "100001"),
     "max_connections": ("0", "1000001"),
     "max_handshakes": ("0", "1000001"),

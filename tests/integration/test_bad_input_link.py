@@ -378,7 +378,7 @@ def test_a_user_who_is_on_the_list_is_let_in_and_others_are_not(own: Callable[..
     hub.uds.parent.chmod(0o711)
 
     def status(uid: int) -> tuple[int, str, str]:
-        command = [*as_user(uid), "status", "--json", f"--hub=unix://{hub.uds}"]
+        command = [*as_user(uid), "status", "--output=json", f"--hub=unix://{hub.uds}"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return ended.returncode, ended.stdout, ended.stderr
 

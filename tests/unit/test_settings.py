@@ -255,18 +255,14 @@ def why(options: Options[Any], **given: str | list[str]) -> str:
 
 def test_every_limit_reaches_the_session() -> None:
     given = {
-        "chunk_bytes": "1KiB",
         "max_message_bytes": "64KiB",
-        "stream_window_bytes": "16KiB",
         "session_window_bytes": "1MiB",
         "max_calls": "2",
         "keepalive_s": "300ms",
         "hello_timeout_s": "400ms",
     }
     assert HUB_OPTIONS.read(given).limits() == Limits(
-        chunk_bytes=1024,
         max_message_bytes=65_536,
-        stream_window_bytes=16_384,
         session_window_bytes=1_048_576,
         max_streams=2,
         keepalive_s=0.3,
@@ -275,8 +271,8 @@ def test_every_limit_reaches_the_session() -> None:
 
 
 def test_the_smallest_and_the_largest_of_everything_fit_together() -> None:
-    HUB_OPTIONS.read({"max_message_bytes": "64MiB", "session_window_bytes": "1GiB", "chunk_bytes": "256KiB"})
-    HUB_OPTIONS.read({"max_message_bytes": "64KiB", "session_window_bytes": "1MiB", "chunk_bytes": "1KiB"})
+    HUB_OPTIONS.read({"max_message_bytes": "64MiB", "session_window_bytes": "1GiB"})
+    HUB_OPTIONS.read({"max_message_bytes": "64KiB", "session_window_bytes": "1MiB"})
 
 
 # -------------------- settings that need others --------------------

@@ -76,12 +76,9 @@ def test_who_was_refused_is_counted_and_the_command_that_names_them_is_told() ->
     assert list(show(told))[-1] == "REFUSED: 1 peer; csi-bridge nodes says which and why"
 
 
-@pytest.mark.parametrize(("flags", "wanted"), [((), False), (("-o=json",), True), (("--json",), True)])
-def test_the_state_is_json_by_output_and_still_by_the_old_flag(
-    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], wanted: bool
-) -> None:
+@pytest.mark.parametrize(("flags", "wanted"), [((), False), (("-o=json",), True)])
+def test_the_state_is_json_by_output(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], wanted: bool) -> None:
     ran: list[bool] = []
     monkeypatch.setattr(status, "run", lambda _settings, *, as_json: ran.append(as_json))
     assert CliRunner().invoke(cli, ["status", *flags]).exit_code == 0
     assert ran == [wanted]
-    assert "--json" not in CliRunner().invoke(cli, ["status", "--help"]).output
