@@ -68,19 +68,19 @@ async def _dial(
 async def _connect(
     endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls: ssl.SSLContext | None, proxy: Proxy | None
 ) -> None:
-    address = endpoint.host, endpoint.port
     if endpoint.path is not None:
         await asyncio.get_running_loop().create_unix_connection(lambda: websocket, str(endpoint.path))
-    elif not endpoint.tls:
-        await connect(lambda: websocket, *address, limit_s=limits.hello_timeout_s)
-    else:
-        assert tls is not None
-        raw = await through(proxy, endpoint, limits)
-        if raw is None:
-            _, raw = await connect(RawTcp, *address, limit_s=limits.hello_timeout_s)
-        queue_little(raw.transport)
-        secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
-        websocket.connection_made(secure)  # start_tls() leaves that to its caller
+        return
+    raw = await through(proxy, endpoint, limits) if endpoint.tls else None
+    if raw is None:  # not the WebSocket itself: each connection that is begun needs a protocol of its own
+        _, raw = await connect(RawTcp, endpoint.host, endpoint.port, limit_s=limits.hello_timeout_s)
+    if not endpoint.tls:
+        raw.hand_over(websocket)
+        return
+    assert tls is not None
+    queue_little(raw.transport)
+    secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
+    websocket.connection_made(secure)  # start_tls() leaves that to its caller
 
 
 class Greeting:

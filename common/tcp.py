@@ -49,9 +49,9 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class RawTcp(asyncio.Protocol):
-    """A TCP connection before TLS.
+    """A TCP connection before TLS, or before a WebSocket without TLS.
 
-    It keeps early bytes and hands them over to TLS: uvloop reads once after `connection_made`, although that has paused
+    It keeps early bytes and hands them over: uvloop reads once after `connection_made`, although that has paused
     reading (handles/basetransport.pyx). Without the ClientHello in these bytes, the connection would hang.
 
     A server's connection waits for the first TLS record before `on_flight`. TLS takes 60 KB, and a silent client none.
@@ -102,6 +102,16 @@ class RawTcp(asyncio.Protocol):
         if self._on_lost is not None:
             self._on_lost(self)
 
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """Replace this protocol by one that goes on without TLS. Raises OSError if the connection has ended."""
+        if self.transport.is_closing():
+            raise ConnectionResetError("the peer closed the connection")
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        if self._early:
+            protocol.data_received(bytes(self._early))
+        self.transport.resume_reading()
+
     async def secure(self, protocol: asyncio.Protocol, tls: ssl.SSLContext, **how: Any) -> asyncio.Transport:
         """Replace this protocol by TLS with `protocol` on top. `how` goes to `start_tls()`.
 
@@ -117,7 +127,7 @@ class RawTcp(asyncio.Protocol):
         handshake = loop.create_task(loop.start_tls(self.transport, protocol, alerting, **how), name="TLS handshake")
         try:
             await asyncio.sleep(0)  # TLS has replaced this protocol now, and its beginning is scheduled
-            loop.call_soon(self._hand_over)  # after that, and before the loop reads on
+            loop.call_soon(self._hand_over_to_tls)  # after that, and before the loop reads on
             secure = await handshake
         except BaseException as error:
             handshake.cancel()
@@ -140,7 +150,7 @@ class RawTcp(asyncio.Protocol):
             self._rest.send(alert)
             self._rest.shutdown(socket.SHUT_WR)
 
-    def _hand_over(self) -> None:
+    def _hand_over_to_tls(self) -> None:
         tls = cast("asyncio.BufferedProtocol", self.transport.get_protocol())  # uvloop's is one without the base class
         while self._early:
             buffer = memoryview(tls.get_buffer(len(self._early)))

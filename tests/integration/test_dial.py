@@ -366,6 +366,52 @@ async def test_a_connection_without_an_answer_is_begun_again_within_the_same_dia
         )
 
 
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_connection_that_is_cut_as_soon_as_it_is_made_spoils_no_later_one(
+    run: Callable[[Awaitable[None]], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its time may end in the turn of a busy loop in which it is made."""
+
+    async def look() -> None:
+        loop = asyncio.get_running_loop()
+        connect, tries = loop.create_connection, 0
+
+        async def cut(*to: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            made = await connect(*to)
+            if tries == 1:
+                made[0].close()
+                await asyncio.sleep(0.05)  # until the protocol has heard of its end
+                raise TimeoutError
+            return made
+
+        hello = introduce("hub", "hub", instance="h")
+        listener = Listener(socket.create_server(("127.0.0.1", 0)), hello, Peer(), limits=LIMITS)
+        await listener.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "create_connection", cut)
+            link = await dialled(f"ws://{listener.address}")
+        link.goodbye(Reason.DONE, "that is all")
+        await link.wait_closed()
+        await listener.close()
+        assert tries == 2
+        gc.collect()
+
+    run(look())
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_server_that_speaks_first_is_told_as_no_hub(run: Callable[[Awaitable[None]], None]) -> None:
+    async def look() -> None:
+        async with server(b"SSH-2.0-OpenSSH_9.9\r\n", reads=False, leaves=False) as address:
+            why = await refusal_of(f"ws://{address}")
+        assert why.startswith("what listens there is no hub: did not receive a valid HTTP response")
+
+    run(look())
+
+
 # -------------------- what a listener holds --------------------
 
 
