@@ -27,7 +27,13 @@ def begin() -> bool:
 
 
 def end() -> None:
-    """End the batch: all that was kept leaves."""
+    """End the batch: all that was kept leaves. Raises the last error of a writer, after the others have written."""
     writers, current.writers = current.writers or (), None
+    failure = None
     for write in writers:
-        write()
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001  # raised below: the other writers have other sockets
+            failure = error
+    if failure is not None:
+        raise failure

@@ -135,3 +135,18 @@ async def test_a_handler_that_fails_does_not_keep_the_batch() -> None:
         serving.receive(request(1), request(3))
     assert batch.begin()
     batch.end()
+
+
+def test_a_writer_that_fails_keeps_no_other_from_writing() -> None:
+    written = []
+
+    def fail() -> None:
+        raise RuntimeError("its socket is gone")
+
+    assert batch.begin()
+    batch.current.writers = [lambda: written.append(1), fail, lambda: written.append(2)]
+    with pytest.raises(RuntimeError, match="its socket is gone"):
+        batch.end()
+    assert written == [1, 2]
+    assert batch.begin()
+    batch.end()
