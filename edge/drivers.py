@@ -33,6 +33,7 @@ from common.reports import (
 )
 from common.sockets import FileId, file_id
 from common.status import Code, Status, code_name
+from common.tasks import supervised
 from common.topology import has_topology, told_node_info
 from edge.driver_call import PARSE_OFF_LOOP_BYTES, blame, parsed
 
@@ -163,17 +164,25 @@ class Driver:
     # ---- answers about itself ----------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
+        async with supervised() as tasks:
+            tasks.start(self._look(), name=f"look at {self.path}")
+            while True:
+                seen = file_id(self.path)
+                self.channel.look()
+                await self._ask()
+                waited_s, had_connection = 0.0, self.channel.connected
+                while waited_s < self._ask_again_s() and file_id(self.path) == seen:
+                    await asyncio.sleep(_LOOK_S)
+                    waited_s += _LOOK_S
+                    if had_connection and not self.channel.connected:  # a killed driver leaves its file
+                        break
+
+    async def _look(self) -> None:
+        # During a question, too: a driver that hangs at it may have a successor. And each time: a dial may have begun
+        # before the file changed, and ended after.
         while True:
-            seen = file_id(str(self.socket))
             self.channel.look()
-            await self._ask()
-            waited_s, had_connection = 0.0, self.channel.connected
-            while waited_s < self._ask_again_s() and file_id(str(self.socket)) == seen:
-                await asyncio.sleep(_LOOK_S)
-                self.channel.look()  # each time: a dial may have begun before the file changed, and ended after
-                waited_s += _LOOK_S
-                if had_connection and not self.channel.connected:  # a killed driver leaves its file
-                    break
+            await asyncio.sleep(_LOOK_S)
 
     async def close(self) -> None:
         await self.channel.close()

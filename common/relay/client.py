@@ -121,6 +121,8 @@ class Channel:
         """
         if self._file_id != (file_id(self.path) or self._file_id):
             self._renew()
+            if self._dial is not None and self._dial.cancel():  # its driver may hang before it gives its name
+                self._begin_dial()
 
     def _renew(self) -> None:
         """Use the connection for no more calls; running ones go on."""
@@ -134,12 +136,17 @@ class Channel:
             if why := self._refusal():
                 call.fail(VendorUnreachable(self.path, why))
                 return
-            self._dial = asyncio.get_running_loop().create_task(self._connect(), name=f"dial {self.path}")
-            self._dial.add_done_callback(self._dial_ended)
+            self._begin_dial()
         call.queue = self._waiting
         self._waiting[call] = None
 
+    def _begin_dial(self) -> None:
+        self._dial = asyncio.get_running_loop().create_task(self._connect(), name=f"dial {self.path}")
+        self._dial.add_done_callback(self._dial_ended)
+
     def _dial_ended(self, dial: asyncio.Task[ClientConnection | str]) -> None:
+        if dial is not self._dial:  # `look` has begun another
+            return
         self._dial = None
         dialled = "CSI Bridge is stopping" if dial.cancelled() else dial.result()
         if isinstance(dialled, str):

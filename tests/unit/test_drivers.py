@@ -281,6 +281,23 @@ async def test_a_driver_whose_socket_is_another_one_or_whose_connection_ends_is_
     await asyncio.gather(watching, return_exceptions=True)
 
 
+async def test_a_socket_is_looked_at_while_its_driver_hangs_at_a_question(
+    one: OneDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor may have the socket already, and its calls should not wait."""
+    monkeypatch.setattr("edge.drivers._LOOK_S", 0.001)
+
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(one.driver, "unary", hang)
+    watching = asyncio.create_task(one.driver.watch())
+    await until(lambda: one.channel.looks > 2)
+    assert not one.driver.asked
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
 async def test_a_driver_that_answers_with_an_error_is_not_away(one: OneDriver) -> None:
     await one.ask()
     one.channel.refuse(GET_PLUGIN_INFO, Code.UNAVAILABLE, "busy")

@@ -270,6 +270,29 @@ async def test_a_call_for_a_driver_that_another_has_replaced_is_not_sent(path: P
             assert (await channel.call("/a/Echo", b"4").unary())[1] == b"4"
 
 
+async def test_calls_do_not_wait_for_a_driver_that_hangs_at_a_dial_once_another_has_its_socket(
+    path: Path, tmp_path: Path
+) -> None:
+    release, began = threading.Event(), threading.Event()
+
+    def hang(_request: bytes, _context: grpc.ServicerContext) -> bytes:
+        began.set()
+        release.wait(20)
+        return b"old"
+
+    with vendor_at(path, Who=hang):
+        async with channel_to(path, who=who) as channel:
+            call = asyncio.ensure_future(channel.call("/a/Echo", b"1", to="new").unary())
+            await asyncio.to_thread(began.wait, 20)
+            with vendor_at(tmp_path / "new", Who=lambda _request, _context: b"new"):
+                os.rename(tmp_path / "new", path)  # noqa: PTH104 - a driver takes over
+                channel.look()
+                channel.look()
+                async with asyncio.timeout(10):
+                    assert (await call)[1] == b"1"
+                release.set()
+
+
 async def test_a_driver_that_changes_its_name_as_it_runs_is_asked_again(path: Path) -> None:
     names = [b"first", b"second"]
     with vendor_at(path, Who=lambda _request, _context: names.pop(0)):
