@@ -49,6 +49,7 @@ from edge.hub_call import HubCall
 from edge.hub_mark import HubMark
 from edge.identity import Identity
 from edge.instance import next_boot
+from edge.keys import KeyProcess
 from edge.kubelet_part import KubeletPart
 from edge.operations import Operations
 from edge.problems import Problems
@@ -279,6 +280,15 @@ def _driver(driver: Driver, part: KubeletPart) -> DriverSocket:
     )
 
 
+def _renewal(settings: AgentSettings, opened: contextlib.AsyncExitStack) -> Renewal:
+    hubs = ", ".join(map(str, settings.hub))
+    log.info("node %s has joined the hub at %s; its certificate is %s", settings.node, hubs, settings.tls_cert)
+    keys = KeyProcess()
+    opened.callback(keys.stop)
+    identity = Identity(settings.state_dir, keys.answer)
+    return Renewal(identity, settings.node, limits=settings.limits(), proxy=settings.proxy)
+
+
 async def _drain(agent: Agent, uplink: Uplink) -> None:
     await uplink.drain("the edge agent is shutting down")
     await agent.operations.drain()
@@ -322,11 +332,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         introduce("edge", settings.node, instance=instance.id, boot=instance.boot),
         controller_lease_s=math.ceil(lease.length_s),
     )
-    renewal = None
-    if settings.is_joined:
-        hubs = ", ".join(map(str, settings.hub))
-        log.info("node %s has joined the hub at %s; its certificate is %s", settings.node, hubs, settings.tls_cert)
-        renewal = Renewal(Identity(settings.state_dir), settings.node, limits=settings.limits(), proxy=settings.proxy)
+    renewal = _renewal(settings, opened) if settings.is_joined else None
     uplink = Uplink(
         settings.hub,
         lambda: replace(hello, mark=mark.text),

@@ -38,7 +38,7 @@ from common.files import replace_file, sync_directory
 from common.parsers import node_name
 from common.state_file import read_state, write_state
 from common.tls import TlsFiles
-from edge.keys import Ask, Asked, Check, Checked, answer_apart
+from edge.keys import Ask, Asked, Check, Checked, KeyProcess
 
 FOLDER = "identity"  # the directory in the state directory
 
@@ -55,8 +55,8 @@ class Joined:
 class Identity:
     """The files of one state directory. Everything here blocks, for small files and their fsync."""
 
-    def __init__(self, state_dir: Path, answer: Callable[[Ask | Check], Asked | Checked] = answer_apart) -> None:
-        self._answer = answer
+    def __init__(self, state_dir: Path, answer: Callable[[Ask | Check], Asked | Checked] | None = None) -> None:
+        self._answer = answer or KeyProcess().answer
         self._folder = state_dir / FOLDER
         self._joined = self._folder / "joined.json"
         node = self._folder / "node.pem"

@@ -9,6 +9,7 @@ Rules:
 
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 
 from common.codec import Codec, UnknownFrame
@@ -65,25 +66,47 @@ class Wrong:
 CODEC: Codec[Ask | Asked | Check | Checked | Wrong] = Codec({0: Ask, 1: Asked, 2: Check, 3: Checked, 4: Wrong})
 
 
-def answer_apart(question: Ask | Check) -> Asked | Checked:
-    """As `edge.key_maker.answer`, by a process of its own. Raises OSError if it gives no answer."""
-    command = [sys.executable, "-P", "-m", "edge.key_maker"]  # the modules of this process, and none of its directory
-    try:
-        done = subprocess.run(  # noqa: S603  # our own
-            command, input=CODEC.encode(question), capture_output=True, timeout=_LIMIT_S, check=True
-        )
-        (found,) = CODEC.decode(done.stdout)
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        how = (
-            f"was killed by signal {-error.returncode} (it needs 32 MB of memory)"
-            if error.returncode < 0
-            else f"failed ({error.returncode}): {said}"
-        )
-        raise OSError(f"the process that makes keys {how}") from error
-    except (subprocess.TimeoutExpired, RemoteProtocolError, ValueError) as error:
-        raise OSError(f"the process that makes keys gave no answer: {error}") from error
-    if isinstance(found, Wrong):
-        raise ValueError(found.why)  # noqa: TRY004  # what a file or the hub gave is a value
-    assert not isinstance(found, (UnknownFrame, Ask, Check))
-    return found
+class KeyProcess:
+    """Answers as `edge.key_maker.answer`, each time by a process of its own. It blocks a thread."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_stopped = False
+        self._lock = threading.Lock()
+
+    def answer(self, question: Ask | Check) -> Asked | Checked:
+        """Raises OSError if the process gives no answer."""
+        try:
+            said, complaint, code = self._run(CODEC.encode(question))
+            if code < 0:
+                raise OSError(f"the process that makes keys was killed by signal {-code} (it needs 32 MB of memory)")
+            if code:
+                why = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+                raise OSError(f"the process that makes keys failed ({code}): {why}")
+            (found,) = CODEC.decode(said)
+        except (subprocess.TimeoutExpired, RemoteProtocolError, ValueError) as error:
+            raise OSError(f"the process that makes keys gave no answer: {error}") from error
+        if isinstance(found, Wrong):
+            raise ValueError(found.why)  # noqa: TRY004  # what a file or the hub gave is a value
+        assert not isinstance(found, (UnknownFrame, Ask, Check))
+        return found
+
+    def stop(self) -> None:
+        """Kill the process, and start no other one. A thread that waited for it would delay the agent's end."""
+        with self._lock:
+            self._is_stopped = True
+            if self._process is not None:
+                self._process.kill()
+
+    def _run(self, question: bytes) -> tuple[bytes, bytes, int]:
+        command = [sys.executable, "-P", "-m", "edge.key_maker"]  # this process's modules, and none of its directory
+        pipe = subprocess.PIPE
+        with self._lock:
+            if self._is_stopped:
+                raise OSError("the agent stops")
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)  # noqa: S603  # our own
+        with self._process as process:
+            try:
+                return *process.communicate(question, timeout=_LIMIT_S), process.returncode
+            finally:
+                process.kill()  # if it took too long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,7 @@ from common.limits import Limits
 from edge.identity import Identity, Joined
 from edge.join import join
 from edge.key_maker import answer
+from edge.keys import KeyProcess
 from edge.renewal import RENEW_AT, due_at
 from edge.settings import complete
 from tests.kit.certificates import Authority
@@ -104,6 +106,25 @@ def test_a_process_for_an_agents_key_that_does_not_answer_is_told(
     monkeypatch.setattr("edge.keys.sys.executable", str(tmp_path / program))
     with pytest.raises(OSError, match=why):
         Identity(tmp_path / "state").request()
+
+
+def test_a_process_for_keys_that_hangs_ends_with_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, begun = tmp_path / "hangs", tmp_path / "begun"
+    hangs.write_text(f"#!/bin/sh\ntouch {begun}\nexec sleep 60\n")
+    hangs.chmod(0o755)
+    monkeypatch.setattr("edge.keys.sys.executable", str(hangs))
+    keys = KeyProcess()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(Identity(tmp_path / "state", keys.answer).request)
+        while not begun.exists():
+            time.sleep(0.01)
+        since = time.monotonic()
+        keys.stop()
+        with pytest.raises(OSError, match="was killed by signal 9"):
+            asked.result()
+    assert time.monotonic() - since < 30
+    with pytest.raises(OSError, match="the agent stops"):
+        Identity(tmp_path / "state", keys.answer).request()
 
 
 def test_the_process_for_keys_finds_the_program_where_the_agent_does(
