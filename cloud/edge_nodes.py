@@ -117,6 +117,7 @@ class Nodes:
 
     def __init__(self, records: Records, segments: UniqueSegments, metrics: Metrics, *, max_nodes: int) -> None:
         self.leads: Callable[[], bool] = lambda: True
+        self.problems_told: Callable[[str], None] = lambda _node: None  # called when a node may have other problems
         self.max_nodes = max_nodes  # of which a known one is never refused
         self._records, self._metrics, self.segments = records, metrics, segments
         self._subscribers: list[Callable[[str, str], None]] = []

@@ -60,8 +60,7 @@ class HubParts:
             rules=settings.election_rules,
             labels=sync.node_labels,
         )
-        changed = sync.tell_problems(nodes.problems)
-        self.reports = ReportStreams(nodes, self.placement, metrics, problems_changed=changed)
+        self.reports = ReportStreams(nodes, self.placement, metrics)
         nodes.subscribe(lambda driver, _node: self.placement.changed(driver))
         self.placement.elections.subscribe(self.reports.changed)
         self.placement.elections.announce(sync.elected)

@@ -19,7 +19,6 @@ from cloud.incarnation import SIGNED, Incarnation
 from cloud.join_part import JoinPart
 from cloud.leadership import Leadership
 from cloud.manifests_part import reading
-from cloud.node_rights import NodeRights
 from cloud.records.directory import StateDirectory
 from cloud.records.records import Records
 from cloud.records.sqlite import SqliteRecords
@@ -152,14 +151,13 @@ async def _open(
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     segments = UniqueSegments(records, settings.unique_topology)
     nodes = Nodes(records, segments, metrics, max_nodes=settings.max_nodes)
-    rights = NodeRights(nodes)
     if leadership is not None:
         nodes.leads = leadership.holds
         from cloud.kubernetes_part import following  # noqa: PLC0415  # as in `_lease`
 
-        sync = await opened.enter_async_context(following(settings, records, rights, leadership))
+        sync = await opened.enter_async_context(following(settings, records, nodes, leadership))
     elif settings.manifests is not None:
-        sync = await opened.enter_async_context(reading(settings, records, rights))
+        sync = await opened.enter_async_context(reading(settings, records, nodes))
     else:
         sync = SyncPart()
     parts = HubParts(settings, records, incarnation, nodes, sync, metrics=metrics)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cloud.cluster_references import read_cluster
+from cloud.edge_nodes import Nodes
 from cloud.hub_settings import HubSettings
 from cloud.kube import connect
 from cloud.leadership import Leadership
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def following(
-    settings: HubSettings, records: Records, rights: NodeRights, leadership: Leadership
+    settings: HubSettings, records: Records, nodes: Nodes, leadership: Leadership
 ) -> AsyncIterator[SyncPart]:
     """Follow an API server, and write to it, until the block ends, or no more once the leadership has ended.
 
@@ -52,6 +53,7 @@ async def following(
         connect(settings.kubeconfig, may_ask=leadership.holds) as kube,
         supervised() as tasks,  # stopped first: they use the others
     ):
+        rights = NodeRights(nodes)
         table = FactTable(records, rights, guarded_only=True, quota_bytes=settings.fact_quota_bytes)
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
@@ -75,7 +77,7 @@ async def following(
             handover.KIND: handover.HandOver(kube),
             farewell.KIND: farewell.Farewell(kube),
         }
-        problems = NodeProblems(kube, cluster, state=cluster.node_state, pods=closures.pods)
+        problems = NodeProblems(kube, cluster, nodes, state=cluster.node_state, pods=closures.pods)
         facts = WrittenFacts(closures, table, sole_use.claim, writers, hearts=hearts, in_use=in_use)
 
         def changed(refs: frozenset[Ref]) -> None:
@@ -100,7 +102,6 @@ async def following(
                 settle_earlier=table.settle,
                 elected=events.add,
                 sole_use=sole_use,
-                tell_problems=problems.begin,
             )
         finally:
             await problems.close()

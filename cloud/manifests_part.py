@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+from cloud.edge_nodes import Nodes
 from cloud.hub_settings import HubSettings
 from cloud.mounts import Mounts
 from cloud.node_rights import NodeRights
@@ -22,9 +23,10 @@ from common.tasks import supervised
 
 
 @asynccontextmanager
-async def reading(settings: HubSettings, records: Records, rights: NodeRights) -> AsyncIterator[SyncPart]:
+async def reading(settings: HubSettings, records: Records, nodes: Nodes) -> AsyncIterator[SyncPart]:
     """Read a directory of manifests, and again at each change, until the block ends. Raises SettingsError."""
     assert settings.manifests is not None
+    rights = NodeRights(nodes)
     table = FactTable(records, rights, quota_bytes=settings.fact_quota_bytes)
     async with supervised() as tasks:
         manifests = Manifests(settings.manifests, table, settings.state_dir / "bindings.json")

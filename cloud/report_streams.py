@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from cloud.admission import check_driver
 from cloud.edge_nodes import Nodes
@@ -23,12 +22,8 @@ _MOST_WATCHES = 64  # Watches of one driver at once. Each proxy driver has one; 
 class ReportStreams:
     """Serves the reports of agents and the watches of proxy drivers."""
 
-    def __init__(
-        self, nodes: Nodes, placement: Placement, metrics: Metrics, *, problems_changed: Callable[[str], None]
-    ) -> None:
-        """`problems_changed` is called with the name of a node whose agent has told its problems."""
+    def __init__(self, nodes: Nodes, placement: Placement, metrics: Metrics) -> None:
         self._nodes = nodes
-        self._problems_changed = problems_changed
         self._placement = placement
         self._metrics = metrics
         self._watchers: dict[str, set[asyncio.Event]] = {}
@@ -48,7 +43,7 @@ class ReportStreams:
                 if self._nodes.not_taken(node, str(error)):
                     log.warning("node %s sent an unreadable report: %s", node, error, extra=of_peer(f"edge {node}"))
                     self._metrics.conflicts.inc("unreadable")
-            self._problems_changed(node)  # also of an older agent, which tells none
+            self._nodes.problems_told(node)  # also by an older agent, which tells none
 
     async def serve_watch(self, stream: Stream) -> None:
         """Send a proxy driver the Identity and capabilities of its driver, now and at each change."""

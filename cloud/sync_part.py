@@ -3,7 +3,7 @@
 `manifests_part` makes one from a directory of YAML, `kubernetes_part` from a Kubernetes API server.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,9 +25,6 @@ class Part(Protocol):
 
     def problems(self) -> Iterable[str]:
         """Problems, a sentence each."""
-
-
-Problems = Callable[[str], Sequence[str] | None]  # what must be solved at a node; None while it is away
 
 
 class NoSync:
@@ -71,9 +68,6 @@ class SyncPart:
     elected: Callable[[str, Elected], None] = lambda _driver, _elected: None  # tells the cluster of a driver's election
     settle_earlier: Callable[[str], Awaitable[None]] = _nothing  # what a node's earlier machines had in use; OSError
     sole_use: SoleUse | None = None
-    # Begins to tell the cluster of nodes' problems. Returns a function to call with the name of a node whose problems
-    # may have changed.
-    tell_problems: Callable[[Problems], Callable[[str], None]] = lambda _problems: lambda _node: None
 
     def problems(self) -> list[str]:
         """The problems with objects and facts, a sentence each."""

@@ -11,10 +11,11 @@ Rules:
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
+from cloud.edge_nodes import Nodes
 from cloud.kinds.nodes import PROBLEM, NodeState, condition_of, conditions_with
 from cloud.kinds.pods import claim_names, inline_drivers
 from cloud.kube import RESOURCES, Body, Kube, find, patch_found
@@ -33,36 +34,33 @@ _MOST_CHARS: Final = 900  # of all problems: an Event's message has 1,024
 
 
 class NodeProblems:
-    """Writes the nodes' problems. `begin` comes first; `close` ends it."""
+    """Writes the nodes' problems, until `close`."""
 
     def __init__(
         self,
         api: Kube,
         source: Source,
+        nodes: Nodes,
         *,
         state: Callable[[str], NodeState | None],
         pods: Callable[[str], Iterable[Ref]],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._api, self._source, self._state, self._pods, self._now = api, source, state, pods, now
-        self._problems: Callable[[str], Sequence[str] | None] = lambda _node: None
+        self._api, self._source, self._nodes = api, source, nodes
+        self._state, self._pods, self._now = state, pods, now
         self._next: dict[str, float] = {}
         # By node: the UIDs of pods with an Event, its text, and when it was written
         self._told: dict[str, dict[tuple[str, str], float]] = {}
         self._queue: WriteQueue[str] = WriteQueue(self._write)
         self.problems, self.close = self._queue.problems, self._queue.close
-
-    def begin(self, problems: Callable[[str], Sequence[str] | None]) -> Callable[[str], None]:
-        """`problems` returns None for a node that is away. Returns what to call when a node's may have changed."""
-        self._problems = problems
-        return self._queue.add
+        nodes.problems_told = self._queue.add
 
     async def _write(self, node: str) -> float | None:
         if (wait_s := self._next.get(node, 0.0) - self._now()) > 0:
             return wait_s
         self._next.pop(node, None)
         told = self._told.pop(node, {})
-        if (problems := self._problems(node)) is None:
+        if (problems := self._nodes.problems(node)) is None:
             return None
         if not self._source.is_ready:  # after a start of the hub: nobody asks for each Node
             return _PAUSE_S

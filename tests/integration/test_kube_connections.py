@@ -24,7 +24,7 @@ from cloud.leadership import Leadership
 from cloud.records.objects import NODE
 from tests.kit.certificates import Authority
 from tests.kit.memory_records import MemoryRecords
-from tests.kit.trusting import TRUSTING
+from tests.kit.trusting import SaidNodes
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ async def test_a_hub_that_stops_while_it_still_asks_says_nothing_of_it(
     async with api_server(tmp_path, serve) as kubeconfig:
         settings = HUB_OPTIONS.read({"kubeconfig": str(kubeconfig), "state_dir": str(tmp_path)})
         for turns in range(0, _LAST_TURN, 10):
-            async with following(settings, MemoryRecords(), TRUSTING, leadership):
+            async with following(settings, MemoryRecords(), SaidNodes(), leadership):
                 for _ in range(turns):
                     await asyncio.sleep(0)
     assert [record.getMessage() for record in caplog.records if record.levelname not in {"DEBUG", "INFO"}] == []

@@ -22,7 +22,7 @@ POD = Ref("Pod", "default", "web")
 
 
 class Written:
-    """The writer of one node with one pod that waits, at a time that a test sets."""
+    """The writer of one node with one pod that waits, at a time that a test sets. It is the hub's nodes, too."""
 
     def __init__(self) -> None:
         self.api = FakeApi()
@@ -37,11 +37,14 @@ class Written:
         self.writer = NodeProblems(
             self.api,
             source,
+            self,  # type: ignore[arg-type]  # all of the nodes that it needs
             state=lambda _node: state_of(Fields(objects["", "n1"])),
             pods=lambda _node: [POD],
             now=lambda: self.now,
         )
-        self.writer.begin(lambda _node: self.told)
+
+    def problems(self, _node: str) -> Sequence[str] | None:
+        return self.told
 
     async def look(self, at: float) -> list[str]:
         """The requests of a look at this time, without those that read."""
