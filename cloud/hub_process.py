@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from cloud.admission import Role
 from cloud.csi_proxy_driver import Serving
 from cloud.driver_settings import MAX_CONNECTIONS
 from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
 from cloud.hub_parts import HubParts
 from cloud.hub_settings import HubSettings
-from cloud.incarnation import SIGNED, Incarnation
+from cloud.incarnation import Incarnation
 from cloud.join_part import JoinPart
 from cloud.leadership import Leadership
 from cloud.manifests_part import reading
@@ -31,7 +30,6 @@ from cloud.unique_segments import UniqueSegments
 from common.errors import SettingsError
 from common.fault_points import reach
 from common.httpd import HttpEndpoint
-from common.messages import Kind
 from common.metrics import Metrics
 from common.tasks import supervised
 from common.version import SOFTWARE
@@ -96,12 +94,7 @@ async def _run(
     leadership: Leadership | None,
 ) -> None:
     parts = await _open(settings, opened, records, metrics, leadership)
-    join = None
-    if settings.tls_cert is not None:
-        join = JoinPart(settings, parts.trust, knows=parts.nodes.knows, turned_away=parts.hub.failed)
-        join.add_orders(parts.orders)
-        parts.incarnation.sign = join.secret(SIGNED)
-        parts.hub.add(Role.EDGE, Kind.RENEW, join.enrolment.serve_on_link)
+    join = JoinPart(settings, parts) if settings.tls_cert is not None else None
     if (joins := join.listener() if join is not None else None) is not None:
         opened.push_async_callback(joins.close)
     opened.push_async_callback(parts.hub.end)

@@ -11,15 +11,15 @@ Rules:
 import asyncio
 import logging
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cloud.admission import Role
+from cloud.hub_parts import HubParts
 from cloud.hub_settings import HubSettings
-from cloud.orders import Orders
+from cloud.incarnation import SIGNED
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.credentials import Credentials
 from cloud.trust.enrolment import Enrolment
 from cloud.trust.join_links import LIMITS, MOST, MOST_HANDSHAKES, JoinLinks
 from cloud.trust.join_rate import JoinRate
@@ -29,7 +29,8 @@ from common.database_writer import WriteFailed
 from common.endpoint import Endpoint, is_loopback
 from common.enrolment import Issued, JoinToken, format_token
 from common.errors import OperatorRefused, SettingsError
-from common.listener import Listener, OnFailed, listen_tcp
+from common.listener import Listener, listen_tcp
+from common.messages import Kind
 from common.operator_orders import CreateToken, Done, NewToken, RevokeToken
 from common.pages.json_form import time_of
 from common.parsers import HostPort
@@ -44,11 +45,9 @@ _NOT_MADE: Final = "no token is made"
 class JoinPart:
     """The join part of a hub that has TLS files."""
 
-    def __init__(
-        self, settings: HubSettings, trust: Credentials, *, knows: Callable[[str], bool], turned_away: OnFailed
-    ) -> None:
-        """Read the CA. Raises SettingsError."""
-        files = settings.tls_files()
+    def __init__(self, settings: HubSettings, parts: HubParts) -> None:
+        """Read the CA, and let the hub serve renewals and orders about tokens. Raises SettingsError."""
+        files, trust = settings.tls_files(), parts.trust
         assert files is not None
         self._settings, self._trust, self._files = settings, trust, files
         self._signer = _signer(files, settings.ca_key, settings.cert_ttl_s)
@@ -62,21 +61,20 @@ class JoinPart:
             one_hub=not settings.hub_address,
             joins=self._joins,
         )
-        self.secret = self._signer.secret
-        self.enrolment = Enrolment(
+        self._enrolment = Enrolment(
             trust.tokens,
             trust.generations,
             self._signer,
             terms,
             denied=trust.denied,
-            knows=knows,
-            turned_away=turned_away,
+            knows=parts.nodes.knows,
+            turned_away=parts.hub.failed,
         )
-        self._links = JoinLinks(self.enrolment)
-
-    def add_orders(self, orders: Orders) -> None:
-        orders.add(CreateToken, self._create)
-        orders.add(RevokeToken, self._revoke)
+        self._links = JoinLinks(self._enrolment)
+        parts.incarnation.sign = self._signer.secret(SIGNED)
+        parts.hub.add(Role.EDGE, Kind.RENEW, self._enrolment.serve_on_link)
+        parts.orders.add(CreateToken, self._create)
+        parts.orders.add(RevokeToken, self._revoke)
 
     def listener(self) -> Listener | None:
         """The join listener, on a socket that listens; None without `--join-listen`. Raises SettingsError."""
@@ -112,7 +110,7 @@ class JoinPart:
         if self._settings.require_rights and not asked.drivers:
             why = "the hub runs with --require-rights; name the drivers of its nodes: --driver"
             raise OperatorRefused(_NOT_MADE, why)
-        if not asked.replace and self.enrolment.has_node(asked.node):
+        if not asked.replace and self._enrolment.has_node(asked.node):
             who = f"edge node {asked.node} exists{self._trust.generations.joined(asked.node)}"
             why = f"{who}; with --replace, the token lets a machine join in its place"
             raise OperatorRefused(_NOT_MADE, why)

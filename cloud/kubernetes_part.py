@@ -67,9 +67,7 @@ async def following(
         events = ElectionEvents(kube, cluster)
         sole_use, closures = SoleUse(table, mounts), Closures(cluster, rights)
         writers: dict[str, Writer] = {
-            "Node": NodeWriter(
-                kube, in_use, labels=settings.node_labels.to_map(), taints=settings.register_with_taints.to_list()
-            ),
+            "Node": NodeWriter(kube, in_use, labels=settings.node_labels, taints=settings.register_with_taints),
             "CSINode": CSINodeWriter(kube),
             "PersistentVolumeClaim": ClaimWriter(kube, closures),
             "Pod": PodWriter(kube),

@@ -6,7 +6,6 @@ Rules:
 * The hub sets them in that request only. An operator's later changes stay.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from common.parsers import is_label_key, is_label_value
@@ -32,47 +31,23 @@ _KUBELET_LABELS: Final = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(dict[str, str]):
     """Labels, by key. `str()` is the text that `labels` reads."""
 
-    pairs: tuple[tuple[str, str], ...] = ()
+    def __str__(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in self.items())
+
+
+class Taints(list[dict[str, str]]):
+    """Taints as in a Node's spec. No two have the same key and effect. `str()` is the text that `taints` reads."""
 
     def __str__(self) -> str:
-        return ",".join(f"{key}={value}" for key, value in self.pairs)
-
-    def to_map(self) -> dict[str, str]:
-        return dict(self.pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class Taint:
-    """One taint of a Node."""
-
-    key: str
-    value: str
-    effect: str
-
-    def __str__(self) -> str:
-        return f"{self.key}={self.value}:{self.effect}"
-
-
-@dataclass(frozen=True, slots=True)
-class Taints:
-    """Taints, of which no two have the same key and effect. `str()` is the text that `taints` reads."""
-
-    items: tuple[Taint, ...] = ()
-
-    def __str__(self) -> str:
-        return ",".join(map(str, self.items))
-
-    def to_list(self) -> list[dict[str, str]]:
-        return [{"key": it.key, "value": it.value, "effect": it.effect} for it in self.items]
+        return ",".join(f"{it['key']}={it['value']}:{it['effect']}" for it in self)
 
 
 def labels(text: str) -> Labels:
     """Read `a.example/b=c,d=` as a kubelet reads --node-labels. Raises ValueError with what Kubernetes allows."""
-    found: dict[str, str] = {}
+    found = Labels()
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or not is_label(key, value):
@@ -84,12 +59,12 @@ def labels(text: str) -> Labels:
         if key in found:
             raise ValueError("must not set one label twice")
         found[key] = value
-    return Labels(tuple(found.items()))
+    return found
 
 
 def taints(text: str) -> Taints:
     """Read `a.example/b=c:NoSchedule` as a kubelet reads --register-with-taints. Raises ValueError as `labels`."""
-    found: dict[tuple[str, str], Taint] = {}
+    found: dict[tuple[str, str], dict[str, str]] = {}
     for part in filter(None, text.split(",")):
         rest, _, effect = part.rpartition(":")
         key, _, value = rest.partition("=")
@@ -100,8 +75,8 @@ def taints(text: str) -> Taints:
             )
         if (key, effect) in found:
             raise ValueError("must not give one key the same effect twice")
-        found[key, effect] = Taint(key, value, effect)
-    return Taints(tuple(found.values()))
+        found[key, effect] = {"key": key, "value": value, "effect": effect}
+    return Taints(found.values())
 
 
 def is_label(key: str, value: str) -> bool:

@@ -9,9 +9,8 @@ Rules:
 """
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from common.handshakes import group_of
 from common.link import Link
@@ -24,6 +23,9 @@ MOST: Final = 100
 FORGOTTEN_AFTER_S: Final = 3_600.0
 """An agent with a bad certificate dials at least every 30 s, so a refusal of this age is settled."""
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _SHOWN_CHARS, _LONGEST_WHY = 100, 1_000  # a peer's own words, and the reason, are cut here
 
 
@@ -32,55 +34,47 @@ class Refusals:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._found: OrderedDict[tuple[str, str], tuple[str, Refusal]] = OrderedDict()  # with the peer's instance
-        self._nameless: OrderedDict[str, Refusal] = OrderedDict()
+        self._named: dict[tuple[str, str], tuple[str, Refusal]] = {}  # with the peer's instance
+        self._nameless: dict[str, Refusal] = {}
 
     def add(self, link: Link, reason: str, why: str) -> None:
         role, name, instance = _said(link)
-        self._found.pop((role, name), None)
-        self._found[role, name] = (
-            instance,
-            Refusal(
-                role=role,
-                name=name,
-                address=link.peer_identity.address,
-                at=time_of(self._clock()),
-                reason=reason,
-                why=why[:_LONGEST_WHY],
-            ),
-        )
-        if len(self._found) > MOST:
-            self._found.popitem(last=False)
+        refusal = self._refusal(link.peer_identity.address, reason, why, role=role, name=name)
+        _keep(self._named, (role, name), (instance, refusal))
 
     def add_nameless(self, address: str, reason: str, why: str) -> None:
         """Remember that a connection from `HOST:PORT`, or `pid N uid N`, ended before its hello."""
         host = group_of(address.rpartition(":")[0]) or address.rpartition(" ")[2]
-        before = self._nameless.pop(host, None)
-        self._nameless[host] = Refusal(
-            role="",
-            name="",
-            address=address,
-            at=time_of(self._clock()),
-            reason=reason,
-            why=why[:_LONGEST_WHY],
-            times=before.times + 1 if before is not None else 1,
-        )
-        if len(self._nameless) > MOST:
-            self._nameless.popitem(last=False)
+        before = self._nameless.get(host)
+        times = before.times + 1 if before is not None else 1
+        _keep(self._nameless, host, self._refusal(address, reason, why, times=times))
+
+    def _refusal(
+        self, address: str, reason: str, why: str, *, role: str = "", name: str = "", times: int = 1
+    ) -> Refusal:
+        at, why = time_of(self._clock()), why[:_LONGEST_WHY]
+        return Refusal(role=role, name=name, address=address, at=at, reason=reason, why=why, times=times)
 
     def settle(self, link: Link) -> None:
         role, name, instance = _said(link)
-        self._found.pop((role, name), None)
-        for key, (known, _) in list(self._found.items()):
+        self._named.pop((role, name), None)
+        for key, (known, _) in list(self._named.items()):
             if instance and (key[0], known) == (role, instance):
-                del self._found[key]
+                del self._named[key]
 
     def all(self) -> list[Refusal]:
         """The named peers, then the addresses."""
         since = time_of(self._clock() - FORGOTTEN_AFTER_S)
         while self._nameless and next(iter(self._nameless.values())).at < since:
-            self._nameless.popitem(last=False)
-        return [*(refusal for _, refusal in self._found.values()), *self._nameless.values()]
+            del self._nameless[next(iter(self._nameless))]
+        return [*(refusal for _, refusal in self._named.values()), *self._nameless.values()]
+
+
+def _keep(found: dict[K, V], key: K, value: V) -> None:
+    found.pop(key, None)
+    found[key] = value
+    if len(found) > MOST:
+        del found[next(iter(found))]
 
 
 def _said(link: Link) -> tuple[str, str, str]:

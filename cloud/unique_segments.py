@@ -16,7 +16,6 @@ Rules:
 """
 
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from cloud.records.records import Body, Change, Key, Kind, Records
@@ -33,21 +32,18 @@ _SHOWN_NODES: Final = 10
 Segment = tuple[str, str]  # key and value
 
 
-@dataclass(frozen=True, slots=True)
-class UniqueKeys:
+class UniqueKeys(list[str]):
     """The keys that an operator lists (`--unique-topology`)."""
 
-    keys: tuple[str, ...] = ()
-
     def __str__(self) -> str:
-        return ",".join(self.keys)
+        return ",".join(self)
 
 
 class UniqueSegments:
     """The owner of each unique segment."""
 
     def __init__(self, records: Records, unique: UniqueKeys) -> None:
-        self._records, self._keys = records, frozenset(unique.keys) - {NODE_SEGMENT}
+        self._records, self._keys = records, frozenset(unique) - {NODE_SEGMENT}
         self._owners: dict[Segment, str] = {}
         self._of: dict[str, dict[Segment, set[str]]] = {}  # by node: its segments, and the drivers that report each
         # The segments without a first node: the nodes that report each, and their drivers.
@@ -167,10 +163,10 @@ class UniqueSegments:
 
 def unique_keys(text: str) -> UniqueKeys:
     """Read `KEY,KEY`, which may be empty. Raises ValueError."""
-    keys = tuple(dict.fromkeys(key.strip() for key in text.split(","))) if text.strip() else ()
+    keys = UniqueKeys(dict.fromkeys(key.strip() for key in text.split(",")) if text.strip() else ())
     if wrong := [key for key in keys if not is_label_key(key)]:
         raise ValueError(f"{wrong[0]!r} is not the key of a label")
-    return UniqueKeys(keys)
+    return keys
 
 
 def _read(key: Key, body: Body) -> tuple[str, list[tuple[Segment, list[str]]]]:

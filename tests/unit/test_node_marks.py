@@ -12,18 +12,18 @@ from common.settings import as_texts
 
 def test_an_empty_flag_turns_the_marks_off() -> None:
     settings = HUB_OPTIONS.read({"node_labels": "", "register_with_taints": ""})
-    assert settings.node_labels.to_map() == {}
-    assert settings.register_with_taints.to_list() == []
+    assert settings.node_labels == {}
+    assert settings.register_with_taints == []
     assert HUB_OPTIONS.read(as_texts(settings)) == settings
 
 
 def test_several_labels_and_taints_are_read_and_written_alike() -> None:
-    assert labels("example.com/site=north,rack=,a.b_c=1").to_map() == {
+    assert labels("example.com/site=north,rack=,a.b_c=1") == {
         "example.com/site": "north",
         "rack": "",
         "a.b_c": "1",
     }
-    assert taints("example.com/slow:PreferNoSchedule,k=v:NoExecute,k=w:NoSchedule").to_list() == [
+    assert taints("example.com/slow:PreferNoSchedule,k=v:NoExecute,k=w:NoSchedule") == [
         {"key": "example.com/slow", "value": "", "effect": "PreferNoSchedule"},
         {"key": "k", "value": "v", "effect": "NoExecute"},
         {"key": "k", "value": "w", "effect": "NoSchedule"},
