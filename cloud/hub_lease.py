@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from cloud.hub_settings import HubSettings
-from cloud.kube import RESOURCES, Body, Kube, KubeError, connect, find
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.leadership import NAME, Leadership, LeaseRecord, Sighting, read_lease, released, taken
 from common.errors import LeadershipLost
 from common.fault_points import reach
@@ -62,7 +62,6 @@ class HubLease:
         self.leadership: Leadership | None = None  # this hub's; None: it waits
         self.why_not = "this hub starts"  # what it waits for, in a sentence
         self.trouble = ""  # the same, if it cannot see who holds the Lease
-        self._kubeconfig = settings.kubeconfig
         self.namespace = lease_namespace(settings.leader_election_namespace)
         self._duration_s = math.ceil(settings.leader_election_lease_duration_s)
         self._deadline_s = settings.leader_election_renew_deadline_s
@@ -85,29 +84,26 @@ class HubLease:
 
     @asynccontextmanager
     async def held(
-        self, stopping: asyncio.Event, *, on_wait: Callable[[], Awaitable[None]]
+        self, api: Kube, stopping: asyncio.Event, *, on_wait: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[Leadership | None]:
         """Hold the Lease while the block runs; it gets None if `stopping` is set first.
 
         `on_wait` is called once, if the Lease is not free at the first look.
 
         Raises:
-            SettingsError: the kubeconfig cannot be used.
             LeadershipLost: the leadership has ended, and with it the block.
         """
-        assert self._kubeconfig is not None
-        async with connect(self._kubeconfig) as api:
-            if not await self.take(api, stopping, on_wait):
-                yield None
-                return
-            self.why_not = f"this hub holds the Lease {self._shown}, and reads the records"
-            log.info("%s", self.why_not)
-            try:
-                async with supervised() as tasks:
-                    tasks.start(self.keep(api), name="renewal of the Lease")
-                    yield self.leadership
-            finally:
-                await self.release(api)
+        if not await self.take(api, stopping, on_wait):
+            yield None
+            return
+        self.why_not = f"this hub holds the Lease {self._shown}, and reads the records"
+        log.info("%s", self.why_not)
+        try:
+            async with supervised() as tasks:
+                tasks.start(self.keep(api), name="renewal of the Lease")
+                yield self.leadership
+        finally:
+            await self.release(api)
 
     async def take(self, api: Kube, stopping: asyncio.Event, on_wait: Callable[[], Awaitable[None]]) -> bool:
         """Returns False if `stopping` is set first."""

@@ -96,7 +96,8 @@ class HubPages:
         return self._parts.sync.volumes(placed)
 
     async def facts(self, node: str = "") -> Iterator[NodeFact]:
+        facts = self._parts.sync.facts
         return (
             NodeFact(node=name, told_at=time_of(fact.told_ns / 1e9), object=as_object(ref, fact.body))
-            for name, ref, fact in self._parts.sync.facts(node)
+            for name, ref, fact in (facts.stored(node) if facts is not None else ())
         )

@@ -6,7 +6,7 @@ import logging
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloud.csi_proxy_driver import Serving
 from cloud.driver_settings import MAX_CONNECTIONS
@@ -36,6 +36,7 @@ from common.version import SOFTWARE
 
 if TYPE_CHECKING:
     from cloud.hub_lease import HubLease
+    from cloud.kube import Kube
 
 log = logging.getLogger("csi_bridge.hub")
 
@@ -44,6 +45,14 @@ _OWN_DESCRIPTORS = 256
 
 _WATCH_S = 0.5
 """A link ends within a second of its certificate. For 10,000 links, a look takes a millisecond."""
+
+
+class _Term(NamedTuple):
+    """The time in which a hub leads: its records, and in a cluster its leadership, with a client for that time."""
+
+    records: Records
+    leadership: Leadership | None = None
+    kube: "Kube | None" = None
 
 
 async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
@@ -68,18 +77,17 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
         opened.push_async_callback(standby.close)
         tasks = await opened.enter_async_context(supervised())
         served = await opened.enter_async_context(serving(settings, standby, tasks))
-        leadership = None
         if lease is None:
-            records: Records = SqliteRecords(settings.state_dir)
-            opened.push_async_callback(records.close)
+            term = _Term(SqliteRecords(settings.state_dir))
+            opened.push_async_callback(term.records.close)
         else:
             metrics.leader.read_from(lambda: lease.is_held)
             leading = await opened.enter_async_context(_leading(settings, lease, stopping, standby.listen))
             if leading is None:
                 await _drain(served, settings.drain_timeout_s)
                 return
-            records, leadership = leading
-        await _run(settings, stopping, opened, standby, served, records=records, metrics=metrics, leadership=leadership)
+            term = leading
+        await _run(settings, stopping, opened, standby, served, term=term, metrics=metrics)
 
 
 async def _run(
@@ -89,11 +97,11 @@ async def _run(
     standby: Standby,
     served: Sequence[Serving],
     *,
-    records: Records,
+    term: _Term,
     metrics: Metrics,
-    leadership: Leadership | None,
 ) -> None:
-    parts = await _open(settings, opened, records, metrics, leadership)
+    leadership = term.leadership
+    parts = await _open(settings, opened, term, metrics)
     join = JoinPart(settings, parts) if settings.tls_cert is not None else None
     if (joins := join.listener() if join is not None else None) is not None:
         opened.push_async_callback(joins.close)
@@ -131,24 +139,19 @@ async def _run(
     await _drain(served, settings.drain_timeout_s, drain())
 
 
-async def _open(
-    settings: HubSettings,
-    opened: AsyncExitStack,
-    records: Records,
-    metrics: Metrics,
-    leadership: Leadership | None,
-) -> HubParts:
+async def _open(settings: HubSettings, opened: AsyncExitStack, term: _Term, metrics: Metrics) -> HubParts:
+    records, leadership, kube = term
     incarnation = Incarnation(records)
     await incarnation.count(is_one_of_several=leadership is not None)
     reach("lead.after-epoch")
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     segments = UniqueSegments(records, settings.unique_topology)
     nodes = Nodes(records, segments, metrics, max_nodes=settings.max_nodes)
-    if leadership is not None:
+    if leadership is not None and kube is not None:
         nodes.leads = leadership.holds
         from cloud.kubernetes_part import following  # noqa: PLC0415  # as in `_lease`
 
-        sync = await opened.enter_async_context(following(settings, records, nodes, leadership))
+        sync = await opened.enter_async_context(following(settings, kube, records, nodes))
     elif settings.manifests is not None:
         sync = await opened.enter_async_context(reading(settings, records, nodes))
     else:
@@ -211,8 +214,8 @@ def _lease(settings: HubSettings, directory: StateDirectory) -> "HubLease":
 @asynccontextmanager
 async def _leading(
     settings: HubSettings, lease: "HubLease", stopping: asyncio.Event, on_wait: Callable[[], Awaitable[None]]
-) -> AsyncIterator[tuple[Records, Leadership] | None]:
-    """Lead the cluster while the block runs, with the records in it; it gets None if `stopping` is set first."""
+) -> AsyncIterator[_Term | None]:
+    """Lead the cluster while the block runs; it gets None if `stopping` is set first."""
     from cloud.kube import connect  # noqa: PLC0415  # as in `_lease`
     from cloud.records.kubernetes import KubernetesRecords  # noqa: PLC0415
 
@@ -221,7 +224,7 @@ async def _leading(
         records = KubernetesRecords(reader, lease.namespace)
         records.open()
         try:
-            async with lease.held(stopping, on_wait=on_wait) as leadership:
+            async with lease.held(reader, stopping, on_wait=on_wait) as leadership:
                 if leadership is None:
                     yield None
                     return
@@ -229,7 +232,7 @@ async def _leading(
                     try:
                         await records.lead(kube, lambda: lease.check(kube))
                         reach("lead.after-records")
-                        yield records, leadership
+                        yield _Term(records, leadership, kube)
                     finally:
                         await records.close()  # the last writes, before the Lease is released
         finally:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from cloud.cluster_references import read_cluster
 from cloud.edge_nodes import Nodes
 from cloud.hub_settings import HubSettings
-from cloud.kube import connect
-from cloud.leadership import Leadership
+from cloud.kube import Kube
 from cloud.mounts import Mounts
 from cloud.node_rights import NodeRights
 from cloud.policy_problems import PolicyProblems
@@ -31,7 +30,6 @@ from cloud.upsync.node_problems import NodeProblems
 from cloud.upsync.node_writer import NodeWriter
 from cloud.upsync.pod_writer import PodWriter
 from cloud.upsync.written_facts import WrittenFacts
-from cloud.volume_report import report
 from common.objects import Ref
 from common.tasks import supervised
 
@@ -40,19 +38,9 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def following(
-    settings: HubSettings, records: Records, nodes: Nodes, leadership: Leadership
-) -> AsyncIterator[SyncPart]:
-    """Follow an API server, and write to it, until the block ends, or no more once the leadership has ended.
-
-    Raises:
-        SettingsError: the kubeconfig cannot be used, or the records are damaged.
-    """
-    assert settings.kubeconfig is not None
-    async with (
-        connect(settings.kubeconfig, may_ask=leadership.holds) as kube,
-        supervised() as tasks,  # stopped first: they use the others
-    ):
+async def following(settings: HubSettings, kube: Kube, records: Records, nodes: Nodes) -> AsyncIterator[SyncPart]:
+    """Follow an API server, and write to it, until the block ends. Raises SettingsError: the records are damaged."""
+    async with supervised() as tasks:
         rights = NodeRights(nodes)
         table = FactTable(records, rights, guarded_only=True, quota_bytes=settings.fact_quota_bytes)
         hearts, in_use = Heartbeats(kube), InUse()
@@ -92,12 +80,9 @@ async def following(
                 source=cluster,
                 sync=sync,
                 parts=(cluster, table, facts, hearts, closures, sync, policies, events, problems),
-                volumes=lambda placed: report(cluster, table, placed),
-                facts=table.stored,
+                facts=table,
                 mounts=mounts,
                 references=partial(read_cluster, kube, cluster),
-                node_facts=table.node_facts,
-                settle_earlier=table.settle,
                 elected=events.add,
                 sole_use=sole_use,
             )

@@ -18,7 +18,6 @@ from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
-from cloud.volume_report import report
 from common.tasks import supervised
 
 
@@ -39,11 +38,8 @@ async def reading(settings: HubSettings, records: Records, nodes: Nodes) -> Asyn
             source=manifests,
             sync=sync,
             parts=(manifests, table, closures, sync, PolicyProblems(manifests, mounts, table.users)),
-            volumes=lambda placed: report(manifests, table, placed),
-            facts=table.stored,
+            facts=table,
             mounts=mounts,
             references=partial(read_manifests, manifests, manifests.problems),
-            node_facts=table.node_facts,
-            settle_earlier=table.settle,
             sole_use=sole_use,
         )

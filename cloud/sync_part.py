@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cloud import volume_report
 from cloud.election import Elected
 from cloud.mounts import Mounts, no_mounts
 from cloud.references import References
 from cloud.sole_use import SoleUse
 from cloud.sources.source import Source
-from cloud.sync.fact_kinds import Fact
+from cloud.sync.fact_table import FactTable
 from cloud.sync.streams import SyncServer
+from cloud.volume_report import Placed, report, report_placed
 from common.link import Stream
 from common.objects import Ref
 from common.pages.hub import VolumeStatus
@@ -46,10 +46,6 @@ class NoSync:
 Sync = SyncServer | NoSync  # the hub's ends of the sync streams
 
 
-async def _nothing(_node: str) -> None:
-    """A hub without facts has nothing to settle."""
-
-
 @dataclass(frozen=True, slots=True)
 class SyncPart:
     """The objects and facts of a hub. By default it has neither."""
@@ -57,17 +53,22 @@ class SyncPart:
     source: Source | None = None
     sync: Sync = field(default_factory=NoSync)
     parts: tuple[Part, ...] = ()
-    # Every volume that the hub knows, when given those that the placement knows (`cloud.volume_report`).
-    volumes: Callable[[volume_report.Placed], Iterable[VolumeStatus]] = volume_report.report_placed
-    # The facts of all nodes with their Events, or of one node if it gets a name.
-    facts: Callable[[str], Iterable[tuple[str, Ref, Fact]]] = lambda _node: ()
+    facts: FactTable | None = None
     mounts: Mounts = field(default_factory=no_mounts)
     references: Callable[[], Awaitable[References]] | None = None  # reads them all anew
-    # Each node that has facts, with its fact about its Node if it has told one.
-    node_facts: Callable[[], Iterable[tuple[str, Fact | None]]] = lambda: ()
     elected: Callable[[str, Elected], None] = lambda _driver, _elected: None  # tells the cluster of a driver's election
-    settle_earlier: Callable[[str], Awaitable[None]] = _nothing  # what a node's earlier machines had in use; OSError
     sole_use: SoleUse | None = None
+
+    def volumes(self, placed: Placed) -> Iterable[VolumeStatus]:
+        """All volumes that the hub knows; `placed` are those that the placement knows."""
+        if self.source is None or self.facts is None:
+            return report_placed(placed)
+        return report(self.source, self.facts, placed)
+
+    async def settle_earlier(self, node: str) -> None:
+        """Forget what earlier machines of a node had in use. Raises OSError."""
+        if self.facts is not None:
+            await self.facts.settle(node)
 
     def problems(self) -> list[str]:
         """The problems with objects and facts, a sentence each."""

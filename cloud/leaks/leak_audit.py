@@ -163,7 +163,8 @@ class LeakAudit:
     def _told(self) -> tuple[list[Told], list[str]]:
         """The mounts that agents tell of, and notes about those that are not known."""
         told, notes, silent = list[Told](), list[str](), list[str]()
-        for node, fact in self._part.node_facts():
+        facts = self._part.facts
+        for node, fact in facts.node_facts() if facts is not None else ():
             mounts = left_over.read(fact.body.get("status") or {}) if fact is not None else None
             if mounts is None:
                 silent.append(node)

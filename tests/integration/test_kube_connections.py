@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import ssl
-import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,6 @@ from cloud import kept_connections
 from cloud import kube as kube_client
 from cloud.kube import RESOURCES, Kube, KubeError, connect
 from cloud.kubernetes_part import following
-from cloud.leadership import Leadership
 from cloud.records.objects import NODE
 from tests.kit.certificates import Authority
 from tests.kit.memory_records import MemoryRecords
@@ -222,11 +219,10 @@ async def test_a_hub_that_stops_while_it_still_asks_says_nothing_of_it(
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         writer.close()
 
-    leadership = Leadership(math.inf, time.monotonic)
     async with api_server(tmp_path, serve) as kubeconfig:
         settings = HUB_OPTIONS.read({"kubeconfig": str(kubeconfig), "state_dir": str(tmp_path)})
         for turns in range(0, _LAST_TURN, 10):
-            async with following(settings, MemoryRecords(), SaidNodes(), leadership):
+            async with connect(kubeconfig) as kube, following(settings, kube, MemoryRecords(), SaidNodes()):
                 for _ in range(turns):
                     await asyncio.sleep(0)
     assert [record.getMessage() for record in caplog.records if record.levelname not in {"DEBUG", "INFO"}] == []

@@ -348,7 +348,7 @@ async def told(tmp_path: Path) -> AsyncIterator[tuple[Hub, FactSink]]:
     table = FactTable(records, TRUSTING)
     facts = FactSink(closures, table, SoleUse(table, no_mounts()).claim)
     await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
-    part = SyncPart(source=objects, sync=SyncServer(closures, facts), facts=table.stored)
+    part = SyncPart(source=objects, sync=SyncServer(closures, facts), facts=table)
     async with running(Hub(tmp_path, part)) as world:
         yield world, facts
     await records.close()

@@ -94,15 +94,17 @@ class Site:
                 found.add((key, reference))
         return found
 
+    def node_facts(self) -> list[tuple[str, Fact | None]]:
+        return [
+            (node, Fact(Stamp("u", "1"), {"status": status}) if status else None) for node, status in self.told.items()
+        ]
+
     def refer(self, *found: tuple[Any, Reference]) -> None:
         for each in found:
             self.reading.add(each)
 
     def make_audit(self, **more: Any) -> LeakAudit:
-        facts = [
-            (node, Fact(Stamp("u", "1"), {"status": status}) if status else None) for node, status in self.told.items()
-        ]
-        part = SyncPart(references=self.read if self.has_references else None, node_facts=lambda: facts)
+        part = SyncPart(references=self.read if self.has_references else None, facts=self)  # type: ignore[arg-type]  # all of them that it needs
         return LeakAudit(self.world, self.world.placement, part, grace_s=GRACE_S, now=lambda: self.world.now, **more)
 
     async def audit(self, driver: str = "") -> Audited:
