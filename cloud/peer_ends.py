@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from cloud.admission import Role
 from common.certificate_ends import Term
-from common.errors import timestamp
+from common.errors import first_of, timestamp
 from common.metrics import Metrics
 
 _ADVICE = {
@@ -41,8 +41,6 @@ def ending(terms: Iterable[PeerTerm], now: float) -> list[str]:
     for role, advice in _ADVICE.items():
         found = [it for it in soon if it.role is role]
         if found:
-            named = [f"{it.name} at {timestamp(it.term.ends_at)}" for it in found[:_MOST_NAMED]]
-            more = [f"and {len(found) - _MOST_NAMED} more"] * (len(found) > _MOST_NAMED)
-            names = ", ".join([*named, *more])
+            names = first_of([f"{it.name} at {timestamp(it.term.ends_at)}" for it in found], _MOST_NAMED)
             sentences.append(f"certificates of connected peers ({role}) end soon: {names}; {advice}")
     return sentences

@@ -4,7 +4,6 @@ Rules:
 
 * A warning comes a week before the end, or in the last fifth of a shorter life. A node renews at two thirds of the
   life, so a certificate that is renewed in time never has a warning.
-* The files are read again when they change, because the process uses the new ones, too.
 * If a file has several certificates, the first one that ends counts.
 * The dates are read here from the DER (RFC 5280, section 4.1): `common.certificate` would take 9 MB of an agent.
 """
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 from common.errors import timestamp
-from common.files import Stamp, stamp_of
 from common.metrics import Metrics
 
 log = logging.getLogger("csi_bridge.tls")
@@ -100,16 +98,15 @@ class CertificateEnds:
         files = {OWN: cert, CA: ca}
         self._files = {name: path for name, path in files.items() if path is not None}
         self._renews = renews
-        self._known: dict[Path, tuple[Stamp, Term | None]] = {}
         self._logged: set[str] = set()
         for name, path in self._files.items():
-            metrics.certificate_ends.read_from(partial(self._end, path), name)
+            metrics.certificate_ends.read_from(partial(_end, path), name)
 
     def problems(self) -> list[str]:
         """A sentence for each certificate that ends soon or has ended."""
         now, problems = time.time(), []
         for name, path in self._files.items():
-            term = self._term(path)
+            term = _first_end(path)
             if term is None or not term.ends_soon(now) or (self._renews and name == OWN):
                 continue  # a process that renews its own says so itself if it cannot
             what = "the certificate" if name == OWN else "a CA certificate"
@@ -126,18 +123,15 @@ class CertificateEnds:
                     log.warning("%s", sentence)
             await asyncio.sleep(_LOOK_S)
 
-    def _end(self, path: Path) -> float:
-        term = self._term(path)
-        return term.ends_at if term is not None else float("nan")
 
-    def _term(self, path: Path) -> Term | None:
-        """The earliest end in a file; None if it cannot be read, which TLS reports."""
-        stamp = stamp_of(path)
-        known = self._known.get(path)
-        if known is None or known[0] != stamp:
-            try:
-                found = min(terms_in(path.read_bytes()), key=lambda term: term.ends_at)
-            except (OSError, ValueError):
-                found = None
-            known = self._known[path] = stamp, found
-        return known[1]
+def _end(path: Path) -> float:
+    term = _first_end(path)
+    return term.ends_at if term is not None else float("nan")
+
+
+def _first_end(path: Path) -> Term | None:
+    """None if the file cannot be read, which TLS reports."""
+    try:
+        return min(terms_in(path.read_bytes()), key=lambda term: term.ends_at)
+    except (OSError, ValueError):
+        return None

@@ -158,11 +158,6 @@ def decode(data: bytes) -> Request | Answer:
     return found[0]
 
 
-def fingerprint(public_key: bytes) -> str:
-    """The SHA-256 of a public key (its SubjectPublicKeyInfo in DER), as 64 hex digits."""
-    return hashlib.sha256(public_key).hexdigest()
-
-
 def renewal_text(certificate: bytes, request: bytes) -> bytes:
     """The bytes that the present key signs when a node renews at the join listener. Both are DER."""
     return _RENEWAL + hashlib.sha256(certificate).digest() + hashlib.sha256(request).digest()
@@ -188,7 +183,7 @@ class JoinToken:
     """An invitation to join a hub: the line that `csi-bridge token create` prints. Its holder may join."""
 
     joins: tuple[str, ...]  # the addresses of the hub's join listener, as --hub takes them, each with TLS
-    pin: bytes  # the fingerprint of the key of the CA that signed the join listener's certificate
+    pin: bytes  # the `key_fingerprint` of the CA that signed the join listener's certificate, as bytes
     id: str  # no secret
     secret: bytes
 

@@ -325,7 +325,7 @@ def listed(things: Sequence[str]) -> str:
     return "; ".join([*things[:_MOST_NAMED], *[f"and {more} more"] * (more > 0)])
 
 
-def first_of(names: Sequence[str], most: int) -> str:
+def first_of(names: Sequence[str], most: int = 5) -> str:
     """The first names, such as `a, b and 3 more`."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

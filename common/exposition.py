@@ -3,7 +3,7 @@
 Only a process that serves /metrics imports it, with `common.httpd`: the library and Python's HTTP server take 3 MB.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
@@ -15,15 +15,15 @@ from common.metrics import CALL_BUCKETS_S, OTHER, Metrics, VolumeStats
 _CALLS: Final = "csi_plugin_operations_seconds"
 _CALLS_TEXT: Final = "Container Storage Interface operation duration with gRPC error code status total"
 _CLAIM_LABELS: Final = ("namespace", "persistentvolumeclaim")
-_USAGE: Final[tuple[tuple[str, str, Callable[[VolumeStats], int]], ...]] = (
-    ("capacity_bytes", "Size of a mounted claim's volume.", lambda usage: usage.capacity_bytes),
-    ("available_bytes", "Bytes of it that pods can still write.", lambda usage: usage.available_bytes),
-    ("used_bytes", "Bytes of it that are used.", lambda usage: usage.used_bytes),
-    ("inodes", "All inodes of a mounted claim's volume.", lambda usage: usage.inodes),
-    ("inodes_free", "Inodes of it that are free.", lambda usage: usage.inodes_free),
-    ("inodes_used", "Inodes of it that are used.", lambda usage: usage.inodes_used),
-)
-"""The names are the kubelet's (pkg/kubelet/metrics/collectors/volume_stats.go)."""
+_USAGE: Final = {
+    "capacity_bytes": "Size of a mounted claim's volume.",
+    "available_bytes": "Bytes of it that pods can still write.",
+    "used_bytes": "Bytes of it that are used.",
+    "inodes": "All inodes of a mounted claim's volume.",
+    "inodes_free": "Inodes of it that are free.",
+    "inodes_used": "Inodes of it that are used.",
+}
+"""By the fields of `VolumeStats`. The names are the kubelet's (pkg/kubelet/metrics/collectors/volume_stats.go)."""
 _ABNORMAL_TEXT: Final = "Whether the driver finds a mounted claim's volume unhealthy: 1 or 0."
 _OLDEST_LABELS: Final = ("node", "driver_name", "method_name")
 _OLDEST_TEXT: Final = (
@@ -82,11 +82,11 @@ class _Collector:
 
 
 def _usage(claims: Mapping[tuple[str, str], VolumeStats]) -> Iterator[Metric]:
-    for name, text, count in _USAGE:
+    for name, text in _USAGE.items():
         shown = GaugeMetricFamily(f"kubelet_volume_stats_{name}", text, labels=_CLAIM_LABELS)
         for claim, usage in claims.items():
             if usage.tells_usage:
-                shown.add_metric(claim, count(usage))
+                shown.add_metric(claim, getattr(usage, name))
         yield shown
     health = GaugeMetricFamily("kubelet_volume_stats_health_status_abnormal", _ABNORMAL_TEXT, labels=_CLAIM_LABELS)
     for claim, usage in claims.items():

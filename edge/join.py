@@ -17,10 +17,11 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 
+from common.certificate import key_fingerprint
 from common.endpoint import Endpoint
-from common.enrolment import AskCa, CaCertificates, Issued, Join, JoinToken, fingerprint
+from common.enrolment import AskCa, CaCertificates, Issued, Join, JoinToken
 from common.errors import DialError, HandshakeRefused, SettingsError
 from common.limits import Limits
 from common.messages import Kind
@@ -84,8 +85,7 @@ def _pinned(pem: bytes, pin: bytes, endpoint: Endpoint) -> str:
     # Other CAs that the hub told count only after the join.
     try:
         for certificate in x509.load_pem_x509_certificates(pem):
-            key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-            if bytes.fromhex(fingerprint(key)) == pin:
+            if key_fingerprint(certificate.public_key()) == pin.hex():
                 return certificate.public_bytes(Encoding.PEM).decode()
     except (ValueError, UnsupportedAlgorithm) as error:
         raise DialError(str(endpoint), f"its CA certificates cannot be read: {error}") from error

@@ -7,13 +7,13 @@ from pathlib import Path
 from cli.doctor import csi_probe
 from cli.doctor.certificates import check_certificate
 from cli.doctor.disk import check_directory, check_state
-from cli.doctor.finding import Check, Finding, Level, Result, listed, ok, perform, warning, wrong
+from cli.doctor.finding import Check, Finding, Level, Result, ok, perform, warning, wrong
 from cli.doctor.sockets import check_socket
 from cli.doctor.watchdog import check_watchdog
 from cli.edge_volumes import ask, ask_agent, missing, named
 from cli.process_options import EDGE_OPTIONS
 from cloud.admission import Role
-from common.errors import BridgeError
+from common.errors import BridgeError, first_of
 from common.pages.agent import AgentStatus, NodeVolumes
 from common.pages.json_form import shown
 from edge.settings import AgentSettings, complete
@@ -101,7 +101,7 @@ def check_volumes(volumes: NodeVolumes) -> Finding:
     failing = [f"{named(it)}: {it.error}" for it in volumes.volumes if it.error]
     if faults := [*failing, *missing(volumes, None)]:
         return warning(
-            f"not every volume of this node is published: {listed(faults, most=3)}",
+            f"not every volume of this node is published: {first_of(faults, 3)}",
             "see csi-bridge edge volumes, and the driver's log; on the hub's host, csi-bridge status",
         )
     return ok(f"the node knows its pods, and all {len(volumes.volumes)} volumes are published")

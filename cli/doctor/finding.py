@@ -69,8 +69,3 @@ async def _performed(check: Check, limit_s: float) -> Finding:
         return wrong(str(error), check.do)
     except Exception as error:  # noqa: BLE001  # one check that fails must not hide the others
         return wrong(f"the check itself failed: {error!r}", "this is a bug in CSI Bridge: please report it")
-
-
-def listed(names: Sequence[str], *, most: int = 5) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

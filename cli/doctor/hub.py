@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from cli import status
 from cli.doctor.certificates import check_certificate
 from cli.doctor.disk import check_state
-from cli.doctor.finding import Finding, Level, Result, listed, ok, warning, wrong
+from cli.doctor.finding import Finding, Level, Result, ok, warning, wrong
 from cli.doctor.sockets import check_socket
 from cli.hub_state import HubState, ask_state, standby
 from cli.node_list import refusals
 from cli.process_options import HUB_OPTIONS
 from cloud.hub_settings import HubSettings
 from common.endpoint import Endpoint
-from common.errors import BridgeError
+from common.errors import BridgeError, first_of
 from common.offline_policy import ANNOTATION
 from common.pages.hub import HubStatus, NodeStatus
 from common.pages.json_form import shown
@@ -94,7 +94,7 @@ def _check_versions(state: HubState) -> Finding:
     peers += [(proxy.driver, proxy.software) for proxy in state.hub.drivers]
     if others := [f"{name} is {software}" for name, software in peers if software not in {"", hubs}]:
         do = "they work together; bring all to one version when you can"
-        return warning(f"the hub is {hubs}, and {listed(others)}", do)
+        return warning(f"the hub is {hubs}, and {first_of(others)}", do)
     return ok(f"the hub and all connected peers are {hubs}")
 
 
@@ -104,13 +104,13 @@ def _check_nodes(nodes: Sequence[NodeStatus]) -> Finding:
         return warning("no edge node has ever connected to this hub", do)
     if away := [f"{node.node} since {shown(node.since)}" for node in nodes if not node.connected]:
         return warning(
-            f"{len(away)} of {len(nodes)} nodes are offline: {listed(away)}",
+            f"{len(away)} of {len(nodes)} nodes are offline: {first_of(away)}",
             "look at the network to them, and at the logs of their agents; run csi-bridge doctor there; csi-bridge "
             "forget those that are gone for good",
         )
     if idle := [node.node for node in nodes if not node.drivers]:
         return warning(
-            f"these nodes are connected and run no CSI driver: {listed(idle)}; claims for them cannot be served",
+            f"these nodes are connected and run no CSI driver: {first_of(idle)}; claims for them cannot be served",
             "see that the vendor's driver and its node-driver-registrar run there, or name the driver's socket by the "
             "agent's --driver; run csi-bridge doctor there",
         )
@@ -126,7 +126,7 @@ def _check_driver(driver: str, state: HubState) -> Finding:
     if not nodes:
         do = "compare --drivername with the name that the vendor's driver gives; see that it runs, on a connected node"
         return wrong(f"proxy driver {driver} is connected, and no edge node has reported such a driver", do)
-    where = listed(sorted(node.node for node in nodes))
+    where = first_of(sorted(node.node for node in nodes))
     if all(proxy.driver != driver for proxy in state.hub.drivers):
         if all(driver in node.node_only for node in nodes):
             return ok(

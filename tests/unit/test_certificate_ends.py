@@ -129,7 +129,7 @@ def test_connected_peers_whose_certificates_end_soon_are_named_by_role() -> None
     edge, driver = ending(terms, 89.0)
     assert edge == (
         "certificates of connected peers (edge) end soon: n0 at 1970-01-01T00:01:40Z, n1 at 1970-01-01T00:01:41Z, n2 "
-        "at 1970-01-01T00:01:42Z, and 2 more; a joined node renews by itself: read in its agent's log why it does not; "
+        "at 1970-01-01T00:01:42Z and 2 more; a joined node renews by itself: read in its agent's log why it does not; "
         "give any other one a new file"
     )
     assert driver == (

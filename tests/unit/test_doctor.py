@@ -19,7 +19,7 @@ from cli.doctor.cluster import POLICIES, check_classes
 from cli.doctor.cluster import checks_of as cluster_checks
 from cli.doctor.command import as_json, show
 from cli.doctor.disk import check_directory, check_room, check_state
-from cli.doctor.finding import Check, Level, listed, ok, perform, warning, wrong
+from cli.doctor.finding import Check, Level, ok, perform, warning, wrong
 from cli.doctor.hub import checks_of as hub_checks
 from cli.doctor.hub import surroundings
 from cli.doctor.permissions import HUB, NEEDED, check
@@ -30,7 +30,7 @@ from cli.doctor.watchdog import check_watchdog
 from cli.process_options import HUB_OPTIONS
 from cloud.admission import Role
 from cloud.kube import KubeError, Resource
-from common.errors import BridgeError
+from common.errors import BridgeError, first_of
 from common.pages.agent import AgentStatus, NodeVolumes
 from common.status import Code, Status
 from common.tls import TlsFiles
@@ -73,8 +73,8 @@ async def test_checks_are_made_in_order_and_one_that_fails_hides_no_other() -> N
 
 
 def test_of_many_names_some_are_listed() -> None:
-    assert listed(["a", "b"]) == "a, b"
-    assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+    assert first_of(["a", "b"]) == "a, b"
+    assert first_of(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 REPORT = {

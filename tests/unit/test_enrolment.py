@@ -15,7 +15,6 @@ from common.enrolment import (
     Renew,
     decode,
     encode,
-    fingerprint,
     format_token,
     generation_of,
     parse_token,
@@ -103,4 +102,3 @@ def test_the_present_key_signs_both_certificate_and_request() -> None:
     assert renewal_text(b"a", b"b") == (
         b"csi-bridge renewal 1\0" + hashlib.sha256(b"a").digest() + hashlib.sha256(b"b").digest()
     )
-    assert fingerprint(b"a") == hashlib.sha256(b"a").hexdigest()
