@@ -22,8 +22,10 @@ from common.errors import CallError, status_of
 from common.link import Link
 from common.messages import Open
 from common.receiver import Receiver
-from common.status import Origin
-from edge.driver_call import PARSE_OFF_LOOP_BYTES, AtDriver, DriverCall, Outcome, Result, lease_over, over_limit
+from common.relay.client_call import AnswerReceiver, ClientCall
+from common.relay.errors import VendorConnectionError
+from common.status import Origin, Status
+from edge.driver_call import PARSE_OFF_LOOP_BYTES, Outcome, Result, blame, lease_over, over_limit, parsed
 from edge.operations import PLAIN, Asked, identify
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ log = logging.getLogger("csi_bridge.edge")
 _LATER_S: Final = 5.0
 
 
-class HubCall(Account, DriverCall, Receiver):
+class HubCall(Account, AnswerReceiver, Receiver):
     """One call under way. It is its own account, and has two ends: the hub's stream, and the driver's call.
 
     The other attributes are for `Operations`:
@@ -62,7 +64,8 @@ class HubCall(Account, DriverCall, Receiver):
         self.step = 0
         self.joined: tuple[HubCall, ...] = ()
         self.lease: ControllerLease | None = None
-        self.at_driver: AtDriver = None
+        # What `cancel` stops: the call at the driver, or the parsing of a large message.
+        self.at_driver: ClientCall | asyncio.Task[None] | None = None
         self.body: bytes | None = None
 
     # ---- the hub's stream (`common.receiver.Receiver`)
@@ -123,7 +126,7 @@ class HubCall(Account, DriverCall, Receiver):
             self.go_on(asked)
 
     def send(self) -> None:
-        """Send the request to its driver, or raise. `told` hears the end, maybe before this returns."""
+        """Send the request to its driver, or raise. `told` hears the end once, maybe before this returns."""
         agent, request = self._agent, self._request
         self._request = None
         assert request is not None
@@ -132,7 +135,49 @@ class HubCall(Account, DriverCall, Receiver):
             timeout_s = min(max(0.001, self.began + self.timeout_s - time.monotonic()), timeout_s)
         channel = agent.driver_for(self._frame).channel
         may_begin = self.lease.holds if self.lease is not None else None
-        self.start(channel, request, timeout_s=timeout_s, to=self.driver, may_begin=may_begin)
+        opened = channel.open
+        call = ClientCall(opened, self, self.method, request, timeout_s=timeout_s, to=self.driver, may_begin=may_begin)
+        opened(call)
+        if not call.over:
+            self.at_driver = call
+
+    def cancel(self) -> None:
+        """Stop what is under way. `told` hears no more of it."""
+        call, self.at_driver = self.at_driver, None
+        if call is not None:
+            call.cancel()
+
+    # ---- the driver's answer (`common.relay.client_call.AnswerReceiver`)
+
+    def answered(self, status: Status, message: bytes | None) -> None:
+        """Parse the answer, a large one in a thread, and tell it."""
+        self.at_driver = None  # the two would keep each other, with request and answer
+        if message is not None and len(message) > PARSE_OFF_LOOP_BYTES:
+            loop = asyncio.get_running_loop()
+            self.at_driver = loop.create_task(self._parse(status, message), name=f"parse {self.method}")
+            return
+        try:
+            result = Result(status, message, parsed(self.driver, self.node, self.method, message))
+        except Exception as error:  # noqa: BLE001  # also a bug ends the call: nobody else would
+            self.told(error)  # here, because a variable would keep the error, and its traceback this frame
+        else:
+            self.told(result)
+
+    def failed(self, error: Exception) -> None:
+        # Only the driver's call fails here: the hub opens the streams, so `Receiver.failed` never comes.
+        assert isinstance(error, VendorConnectionError)
+        self.at_driver = None
+        self.told(blame(self.driver, self.node, error))
+
+    async def _parse(self, status: Status, message: bytes) -> None:
+        try:
+            known = await asyncio.to_thread(parsed, self.driver, self.node, self.method, message)
+            outcome: Outcome = Result(status, message, known)
+        except Exception as error:  # noqa: BLE001  # as above
+            outcome = error
+        self.told(outcome)
+
+    # ---- the end
 
     def told(self, outcome: Outcome) -> None:
         if self.key:

@@ -512,8 +512,8 @@ async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback
                 ("cloud.identity_cache.IdentityCache.answer", "GetPluginInfo", "proxy driver"),
                 ("cloud.edge_nodes.Nodes.reach", "CreateVolume", "hub"),
                 ("cloud.placement.placement.route", "CreateVolume", "hub"),
-                ("edge.driver_call.DriverCall.start", "ListVolumes", "edge agent"),
-                ("edge.driver_call.parsed", "CreateVolume", "edge agent"),
+                ("edge.hub_call.HubCall.send", "ListVolumes", "edge agent"),
+                ("edge.hub_call.parsed", "CreateVolume", "edge agent"),
                 ("edge.hub_call.identify", "CreateVolume", "edge agent"),
             ]
         ):

@@ -305,7 +305,7 @@ async def test_a_plain_call_that_hangs_is_cancelled_at_the_limit_of_operations(l
 async def test_a_bug_in_the_check_of_an_answer_ends_the_call(
     linked: LinkedAgent, size: int, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge.driver_call.parsed", lambda *_: 1 / 0)
+    monkeypatch.setattr("edge.hub_call.parsed", lambda *_: 1 / 0)
     stream = await linked.call(method, create())
     linked.driver.calls[0].answer(b"\xff" * size)
     _, status = await linked.answered(stream)
