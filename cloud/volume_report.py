@@ -48,7 +48,10 @@ class _Use:
     unknown: bool = False
     untold: bool = False  # A pod's node has not told of the pod
     attached: bool = False
-    error: str = ""
+    error: str = ""  # the first one
+
+    def blame(self, error: str) -> None:
+        self.error = self.error or shorten(error, _ERROR_CHARS)
 
 
 def report_placed(placed: Placed, *, state: str = "known") -> Iterator[VolumeStatus]:
@@ -62,8 +65,7 @@ def report(source: Source, facts: FactTable, placed: Placed) -> Iterator[VolumeS
 
     `placed` gives the nodes of volumes that are unused.
     """
-    wanted = _wanted(source, facts)
-    attached = _attached(source)
+    uses = _uses(source, facts)
     nodes = _Nodes(source)
     without = dict(placed)
     for ref in sorted(source.refs(_VOLUME), key=lambda ref: ref.name):
@@ -73,17 +75,13 @@ def report(source: Source, facts: FactTable, placed: Placed) -> Iterator[VolumeS
         key = (csi["driver"], csi["volumeHandle"])
         without.pop(key, None)
         claim = body["spec"].get("claimRef") or {}
-        used_by = present_claim(source, body)
-        by_pods = wanted.get((used_by["namespace"], used_by["name"]), ()) if used_by else ()
-        uses = _joined(by_pods, attached.get(ref.name, ()))
         claim_name = f"{claim['namespace']}/{claim['name']}" if claim else ""
         volume = _volume(csi["volumeHandle"], csi["driver"], ref.name, claim_name)
         users = facts.users(name_in_use(*key))
-        for node in sorted(uses):
-            use = uses[node]
+        for node, use in sorted(uses.get(ref.name, {}).items()):
             use.unknown |= use.untold and node in users  # it is away since the hub's start
             yield replace(volume, node=node, state=_state(use), pods=sorted(use.pods), error=use.error)
-        if not uses:
+        if ref.name not in uses:
             phase = str(part(body, "status").get("phase") or "known").lower()
             yield from _unused(volume, placed.get(key) or [nodes.named_by(body)], phase)
     yield from report_placed(without, state="no PV" if source.is_ready else "known")
@@ -108,56 +106,36 @@ def _state(use: _Use) -> str:
     return "attached" if use.attached else "waiting"
 
 
-def _joined(*uses: Iterable[tuple[str, _Use]]) -> dict[str, _Use]:
-    found: dict[str, _Use] = {}
-    for node, use in (item for some in uses for item in some):
-        known = found.setdefault(node, _Use())
-        known.pods += use.pods
-        known.mounted |= use.mounted
-        known.unknown |= use.unknown
-        known.untold |= use.untold
-        known.attached |= use.attached
-        known.error = known.error or shorten(use.error, _ERROR_CHARS)
-    return found
-
-
-def _attached(source: Source) -> Mapping[str, list[tuple[str, _Use]]]:
-    found = defaultdict(list)
+def _uses(source: Source, facts: FactTable) -> Mapping[str, Mapping[str, _Use]]:
+    """The uses of each PersistentVolume, by its name and by node."""
+    found: defaultdict[str, defaultdict[str, _Use]] = defaultdict(lambda: defaultdict(_Use))
+    volumes: dict[tuple[str, str], list[str]] = {}  # by claim
+    for ref in source.refs(_VOLUME):
+        if used_by := present_claim(source, source.body(ref) or {}):
+            volumes.setdefault((used_by["namespace"], used_by["name"]), []).append(ref.name)
+    for ref in source.refs(_POD):
+        if (pod := source.body(ref)) is None or pods.has_ended(pod) or not (claims := _claims(pod)):
+            continue
+        node = pods.node_of(pod)
+        fact = facts.of(node).get(ref)
+        told, others = _told(pod, fact)
+        for name, claim in claims.items():
+            its = told.get(name, others)
+            for volume in volumes.get((ref.namespace, claim), ()):
+                use = found[volume][node]
+                use.pods.append(f"{ref.namespace}/{ref.name}")
+                use.mounted |= its.state is VolumeState.MOUNTED
+                use.unknown |= its.state is VolumeState.UNKNOWN
+                use.untold |= fact is None
+                use.blame("" if its.state is VolumeState.MOUNTED else its.reason)
     for ref in source.refs(_ATTACHMENT):
         if (body := source.body(ref)) is None or not (volume := volumeattachments.volume_of(body)):
             continue
-        status = body.get("status") or {}
-        errors = (
-            f"{what}: {message}"
-            for what, name in (("not attached", "attachError"), ("not detached", "detachError"))
-            if (message := (status.get(name) or {}).get("message"))
-        )
-        use = _Use(attached=status.get("attached") is True, error=next(errors, ""))
-        found[volume].append((volumeattachments.node_of(body), use))
-    return found
-
-
-def _wanted(source: Source, facts: FactTable) -> Mapping[tuple[str, str], list[tuple[str, _Use]]]:
-    found = defaultdict(list)
-    for ref in source.refs(_POD):
-        if (body := source.body(ref)) is None or pods.has_ended(body):
-            continue
-        claims = _claims(body)
-        if not claims:
-            continue
-        node = pods.node_of(body)
-        fact = facts.of(node).get(ref)
-        told, others = _told(body, fact)
-        for name, claim in claims.items():
-            volume = told.get(name, others)
-            use = _Use(
-                pods=[f"{ref.namespace}/{ref.name}"],
-                mounted=volume.state is VolumeState.MOUNTED,
-                unknown=volume.state is VolumeState.UNKNOWN,
-                untold=fact is None,
-                error="" if volume.state is VolumeState.MOUNTED else volume.reason,
-            )
-            found[ref.namespace, claim].append((node, use))
+        use, status = found[volume][volumeattachments.node_of(body)], body.get("status") or {}
+        use.attached |= status.get("attached") is True
+        for what, name in (("not attached", "attachError"), ("not detached", "detachError")):
+            if message := (status.get(name) or {}).get("message"):
+                use.blame(f"{what}: {message}")
     return found
 
 
