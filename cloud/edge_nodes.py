@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from cloud.election import Seat
 from cloud.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
@@ -112,6 +112,9 @@ class _Node:
     replaced_soon: int = 0  # links in a row (`_SOON_S`)
 
 
+_UNKNOWN: Final = _Node(StoredNode(""), (0.0, 0.0))
+
+
 class Nodes:
     """All edge nodes that the hub knows, connected or not."""
 
@@ -185,9 +188,7 @@ class Nodes:
         return old.link if old is not None else None
 
     def disconnect(self, name: str, link: Link) -> None:
-        node = self._nodes.get(name)
-        if node is None:
-            return
+        node = self._of(name)
         visit, earlier = node.visit, node.earlier
         if earlier is not None and earlier.link is link:
             earlier.ended = earlier.ended or time.time()
@@ -219,19 +220,19 @@ class Nodes:
 
     def not_taken(self, name: str, why: str) -> bool:
         """Note why the newest report does not count. Returns False if that is known already."""
-        visit = self._visit(name)
+        visit = self._of(name).visit
         if visit is None or visit.untaken == why:
             return False
         visit.untaken = why
         return True
 
     def tell_problems(self, name: str, problems: Sequence[str]) -> None:
-        if (visit := self._visit(name)) is not None:
+        if (visit := self._of(name).visit) is not None:
             visit.problems = problems
 
     def problems(self, name: str) -> Sequence[str] | None:
         """What a node's agent says must be solved there; None while the node is away."""
-        visit = self._visit(name)
+        visit = self._of(name).visit
         return visit.problems if visit is not None else None
 
     def _judge_again(self, nodes: Iterable[_Node]) -> None:
@@ -355,9 +356,9 @@ class Nodes:
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
-    def _visit(self, name: str) -> Visit | None:
-        node = self._nodes.get(name)
-        return node.visit if node is not None else None
+    def _of(self, name: str) -> _Node:
+        """A node to read; one that the hub does not know has no link and no reports."""
+        return self._nodes.get(name, _UNKNOWN)
 
     def knows(self, name: str, driver: str = "") -> bool:
         """Whether a node has ever connected, and has reported the driver if one is named."""
@@ -372,40 +373,35 @@ class Nodes:
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         """None if there is none that counts."""
-        node = self._nodes.get(name)
-        if node is None or driver in node.unwritten:
-            return None
-        return next((report for report in node.stored.reports if report.driver == driver), None)
+        return next((report for report in _counted(self._of(name)) if report.driver == driver), None)
 
     def reported(self, name: str) -> Mapping[str, Mapping[str, str]]:
         """The drivers of a node whose reports count, with the topology that Kubernetes is told."""
-        node = self._nodes.get(name)
-        counted = (it for it in _counted(node) if it.driver not in node.refused) if node else ()
-        return {report.driver: told_topology(report) for report in counted}
+        node = self._of(name)
+        return {it.driver: told_topology(it) for it in _counted(node) if it.driver not in node.refused}
 
     def rights(self, name: str) -> tuple[str, ...]:
         """The drivers that the certificate of a node's last link names; none: every driver."""
-        node = self._nodes.get(name)
-        return node.rights if node is not None else ()
+        return self._of(name).rights
 
     def owner(self, key: str, value: str, driver: str) -> str:
         return self.segments.owner(key, value, self._nodes, driver)
 
     def why_refused(self, driver: str, name: str) -> str:
         """Why a node gets no call of a driver that it reports; else empty."""
-        node = self._nodes.get(name)
-        refused = node.refused.get(driver) if node is not None else None
+        refused = self._of(name).refused.get(driver)
         return refused.why if refused is not None else ""
 
     def is_connected(self, name: str) -> bool:
-        return self._visit(name) is not None
+        return self._of(name).visit is not None
 
     def connected_from(self, name: str) -> str:
         """The link of a node, such as ` (it is connected since … from …)`; empty if it is away."""
-        if (visit := self._visit(name)) is None:
+        node = self._of(name)
+        if node.visit is None:
             return ""
-        since = timestamp(self._nodes[name].stored.since)
-        return f" (it is connected since {since} from {visit.link.peer_identity.address})"
+        since = timestamp(node.stored.since)
+        return f" (it is connected since {since} from {node.visit.link.peer_identity.address})"
 
     def away_since(self, name: str) -> float | None:
         """In seconds since the epoch; None if the node is connected, or never was."""
@@ -429,13 +425,12 @@ class Nodes:
 
     def lease_s(self, name: str) -> int:
         """0 if the node is away or announces none."""
-        visit = self._visit(name)
+        visit = self._of(name).visit
         return _lease_s(visit) if visit is not None else 0
 
     def machine(self, name: str) -> str:
         """The instance that was connected last; empty if the node is not known."""
-        node = self._nodes.get(name)
-        return node.stored.instance if node is not None else ""
+        return self._of(name).stored.instance
 
     def left(self, name: str, machine: str = "") -> tuple[float, float] | None:
         """When a node left, in seconds of the monotonic clock and since the epoch; None while a link of it lives.

@@ -13,29 +13,23 @@ PATIENCE_S = 10.0  # After this time the earlier stream is stopped. Its agent en
 Serve = Callable[[Stream], Awaitable[None]]
 
 
-class StreamTurns:
-    """Serves the streams of each node and kind one after another."""
+def in_turns(serve: Serve) -> Serve:
+    """Serve the streams of each node one after another by `serve`, which serves one kind."""
+    last: dict[str, asyncio.Task[None]] = {}  # the task of the newest stream, by node
 
-    def __init__(self) -> None:
-        self._last: dict[tuple[str, int], asyncio.Task[None]] = {}  # the task of the newest stream, by node and kind
+    async def in_turn(stream: Stream) -> None:
+        assert stream.task is not None
+        node, task = stream.link.peer.name, stream.task
+        earlier, last[node] = last.get(node), task
+        try:
+            if earlier is not None:
+                _, late = await asyncio.wait([earlier], timeout=PATIENCE_S)
+                if late:
+                    earlier.cancel()
+                    await asyncio.wait([earlier])
+            await serve(stream)
+        finally:
+            if last.get(node) is task:
+                del last[node]
 
-    def of(self, serve: Serve) -> Serve:
-        """Return `serve` with turns."""
-
-        async def in_turn(stream: Stream) -> None:
-            assert stream.opened is not None
-            assert stream.task is not None
-            key, task = (stream.link.peer.name, stream.opened.kind), stream.task
-            earlier, self._last[key] = self._last.get(key), task
-            try:
-                if earlier is not None:
-                    _, late = await asyncio.wait([earlier], timeout=PATIENCE_S)
-                    if late:
-                        earlier.cancel()
-                        await asyncio.wait([earlier])
-                await serve(stream)
-            finally:
-                if self._last.get(key) is task:
-                    del self._last[key]
-
-        return in_turn
+    return in_turn

@@ -33,7 +33,7 @@ from cloud.peer_ends import PeerTerm
 from cloud.placement.decisions import Mode
 from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
-from cloud.stream_turns import StreamTurns
+from cloud.stream_turns import in_turns
 from cloud.sync_part import Sync
 from cloud.trust import audit
 from cloud.trust.audit import Event
@@ -95,14 +95,13 @@ class Hub:
         self._still_leads = still_leads
         self._pings: dict[Link, int] = {}  # of the agents' leases: the last one on each link, until it is answered
         self._answering: asyncio.Task[None] | None = None
-        turns = StreamTurns()
         # The function that serves a stream, by the peer's role and the stream's kind. Any other pair is refused.
         self._serve: dict[tuple[Role, int], Callable[[Stream], Awaitable[None]]] = {
             (Role.DRIVER, Kind.WATCH): reports.serve_watch,
             (Role.OPERATOR, Kind.ORDER): orders.serve_order,
-            (Role.EDGE, Kind.REPORT): turns.of(reports.serve_report),
+            (Role.EDGE, Kind.REPORT): in_turns(reports.serve_report),
             (Role.EDGE, Kind.SYNC): lambda stream: sync.serve_sync(stream, stream.link.peer.name),
-            (Role.EDGE, Kind.FACTS): turns.of(lambda stream: sync.serve_facts(stream, stream.link.peer.name)),
+            (Role.EDGE, Kind.FACTS): in_turns(lambda stream: sync.serve_facts(stream, stream.link.peer.name)),
             (Role.EDGE, Kind.OBSERVE): lambda stream: sync.serve_observe(stream, stream.link.peer.name),
         }
 
