@@ -33,7 +33,6 @@ sys.path.insert(0, str(ROOT))
 
 from bench.cluster_objects import DRIVER, MARK, node_name  # noqa: E402  # a script outside the packages
 from common.csi.csi_pb2 import GetPluginInfoResponse, NodeGetInfoResponse  # noqa: E402
-from common.digest import Digest  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
 from common.limits import Limits  # noqa: E402
 from common.link import Link, Stream  # noqa: E402
@@ -85,9 +84,6 @@ class Told:
         """The stream that sends the facts now."""
 
     # ---- objects from the hub
-
-    def sums(self) -> bytes:
-        return Digest(self._held).sums()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return self._held

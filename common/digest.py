@@ -1,7 +1,7 @@
 """A digest: 2 KB that sum up a set of objects. Equal sets have equal digests, so peers need not exchange lists.
 
 Each object falls into one of 256 buckets by its key. A bucket's sum is the XOR of its objects' hashes: the order does
-not matter, and each change costs one hash.
+not matter.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,34 +16,25 @@ _SUM_BYTES = 8
 _SIZE_BYTES = BUCKETS * _SUM_BYTES
 
 
-class Digest:
-    """The sums of one side's objects."""
+def digest_of(stamps: Mapping[Ref, Stamp]) -> bytes:
+    sums = [0] * BUCKETS
+    for ref, stamp in stamps.items():
+        hashed = _key(ref)
+        bucket = hashed.digest()[0]
+        hashed.update(f"{stamp.uid}\0{stamp.version}".encode(errors="replace"))
+        sums[bucket] ^= int.from_bytes(hashed.digest(), "big")
+    return b"".join(value.to_bytes(_SUM_BYTES, "big") for value in sums)
 
-    __slots__ = ("_sums",)
 
-    def __init__(self, stamps: Mapping[Ref, Stamp] | None = None) -> None:
-        self._sums = [0] * BUCKETS
-        for ref, stamp in (stamps or {}).items():
-            self.toggle(ref, stamp)
-
-    def toggle(self, ref: Ref, stamp: Stamp) -> None:
-        """Add an object in this state, or remove it if it is in the sums."""
-        bucket, hashed = _hashes(ref, stamp)
-        self._sums[bucket] ^= hashed
-
-    def sums(self) -> bytes:
-        return b"".join(value.to_bytes(_SUM_BYTES, "big") for value in self._sums)
-
-    def differing(self, theirs: bytes) -> bytes:
-        """The buckets whose sums differ from the other side's, one byte each."""
-        if len(theirs) != _SIZE_BYTES:
-            raise RemoteProtocolError(f"a digest of {len(theirs)} bytes, not {_SIZE_BYTES}")
-        ours = self.sums()
-        return bytes(
-            bucket
-            for bucket, start in enumerate(range(0, _SIZE_BYTES, _SUM_BYTES))
-            if ours[start : start + _SUM_BYTES] != theirs[start : start + _SUM_BYTES]
-        )
+def differing(ours: bytes, theirs: bytes) -> bytes:
+    """The buckets whose sums differ in two digests, one byte each. Raises RemoteProtocolError."""
+    if len(theirs) != _SIZE_BYTES:
+        raise RemoteProtocolError(f"a digest of {len(theirs)} bytes, not {_SIZE_BYTES}")
+    return bytes(
+        bucket
+        for bucket, start in enumerate(range(0, _SIZE_BYTES, _SUM_BYTES))
+        if ours[start : start + _SUM_BYTES] != theirs[start : start + _SUM_BYTES]
+    )
 
 
 def bucket_of(ref: Ref) -> int:
@@ -59,10 +50,3 @@ def in_buckets(stamps: Mapping[Ref, Stamp], buckets: bytes) -> Iterable[tuple[Re
 
 def _key(ref: Ref) -> "blake2b":
     return blake2b(f"{ref.kind}\0{ref.namespace}\0{ref.name}\0".encode(errors="replace"), digest_size=_SUM_BYTES)
-
-
-def _hashes(ref: Ref, stamp: Stamp) -> tuple[int, int]:
-    hashed = _key(ref)
-    bucket = hashed.digest()[0]
-    hashed.update(f"{stamp.uid}\0{stamp.version}".encode(errors="replace"))
-    return bucket, int.from_bytes(hashed.digest(), "big")

@@ -32,8 +32,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from common.digest import Digest as Sums
-from common.digest import bucket_of, in_buckets
+from common.digest import bucket_of, differing, digest_of, in_buckets
 from common.errors import LocalProtocolError, RemoteProtocolError
 from common.objects import Object, Ref, Stamp
 from common.sync_messages import (
@@ -81,15 +80,6 @@ class Truth(Protocol):
 
     def read(self, ref: Ref) -> Object | None:
         """An object in its present state, perhaps newer than its stamp; None if it is gone."""
-
-
-class Copy(Protocol):
-    """The objects that a learner holds. Only the learner's changes alter it."""
-
-    def sums(self) -> bytes: ...
-
-    def stamps(self) -> Mapping[Ref, Stamp]:
-        """Every object's state, without those of `PASSING_KINDS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +234,7 @@ class Teller:
     def _compare(self, theirs: Digest) -> None:
         self._budget_bytes = min(self._budget_bytes, theirs.budget_bytes)
         self._told = {ref: stamp for ref, stamp in self._truth.stamps().items() if ref.kind not in PASSING_KINDS}
-        self._listed = Sums(self._told).differing(theirs.sums)
+        self._listed = differing(digest_of(self._told), theirs.sums)
         for ref, _ in in_buckets(self._told, self._listed):
             del self._told[ref]
         self._question = encode(Differ(self._listed))
@@ -389,14 +379,15 @@ class Learner:
     Make one only when all earlier changes are stored, because its first message is the copy's digest.
     """
 
-    __slots__ = ("_budget_bytes", "_copy", "_in_step", "_listing", "_out", "_said_stored", "_seq", "_state", "_stored",
+    __slots__ = ("_budget_bytes", "_held", "_in_step", "_listing", "_out", "_said_stored", "_seq", "_state", "_stored",
                  "_under_way", "unstored_bytes")  # fmt: skip
 
-    def __init__(self, copy: Copy, *, budget_bytes: int = BUDGET_BYTES) -> None:
-        self._copy = copy
+    def __init__(self, held: Mapping[Ref, Stamp], *, budget_bytes: int = BUDGET_BYTES) -> None:
+        """`held` is the copy: the state of every object, without those of `PASSING_KINDS`."""
+        self._held = held
         self._budget_bytes = budget_bytes
         self._state = _State.GREETING
-        self._out = deque([encode(Digest(budget_bytes, copy.sums()))])
+        self._out = deque([encode(Digest(budget_bytes, digest_of(held)))])
         self._listing: Iterator[bytes] = iter(())
         self._in_step = False
         self._seq = 0
@@ -442,7 +433,7 @@ class Learner:
     def _on_differ(self, said: Differ) -> None:
         if said.buckets:
             self._state = _State.COMPARING
-            self._listing = _parts(in_buckets(self._copy.stamps(), said.buckets))
+            self._listing = _parts(in_buckets(self._held, said.buckets))
         else:
             self._state = _State.TELLING
 

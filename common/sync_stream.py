@@ -13,14 +13,16 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from common.link import Stream
-from common.objects import Ref
-from common.sync import Copy as HeldCopy
+from common.objects import Ref, Stamp
 from common.sync import Event, Learner, Teller, Truth
 from common.sync_messages import Change
 
 
-class Copy(HeldCopy, Protocol):
-    """A copy on a disk."""
+class Copy(Protocol):
+    """The objects that a learner has on its disk. Only the learner's changes alter it."""
+
+    def stamps(self) -> Mapping[Ref, Stamp]:
+        """Every object's state, without those of `PASSING_KINDS`."""
 
     async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
         """Store these changes in this order, and return when they are on the disk.
@@ -77,7 +79,7 @@ class Telling:
 async def learn(stream: Stream, copy: Copy) -> None:
     """Learn on a stream until it ends; either side may have opened it."""
     await copy.settle()
-    learner = Learner(copy)
+    learner = Learner(copy.stamps())
     waiting: list[Change] = []
 
     async def send() -> None:

@@ -24,7 +24,6 @@ from weakref import WeakValueDictionary
 
 from cloud.sync.closures import Closures
 from cloud.sync.facts import FactSink
-from common.digest import Digest
 from common.errors import NotCarried, RemoteProtocolError
 from common.link import Stream
 from common.objects import Object, Ref, Stamp
@@ -167,9 +166,6 @@ class _Facts:
     def __init__(self, sink: FactSink, node: str, order: asyncio.Lock, tasks: set[asyncio.Task[str]]) -> None:
         self._sink, self._node, self._order, self._tasks = sink, node, order, tasks
         self._refusals = 0
-
-    def sums(self) -> bytes:
-        return Digest(self.stamps()).sums()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return self._sink.stamps(self._node)

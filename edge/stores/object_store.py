@@ -21,7 +21,6 @@ from pathlib import Path
 
 from common.database import transaction
 from common.database_writer import DatabaseWriter, Statement
-from common.digest import Digest
 from common.objects import Object, Ref, Stamp
 from common.sync_messages import Change, Drop, InStep, Put
 from edge.stores.sealing import SEALED_KINDS, Sealer
@@ -62,7 +61,6 @@ class ObjectStore:
         self._sealer = sealer
         self._clock = clock
         self._stamps: dict[Ref, Stamp] = {}
-        self._digest = Digest()
         self._subscribers: list[Callable[[frozenset[Ref]], None]] = []
         self._order = asyncio.Lock()
         self._tasks: set[asyncio.Task[Mapping[int, str] | None]] = set()
@@ -76,7 +74,7 @@ class ObjectStore:
 
     def load(self, database: sqlite3.Connection) -> None:
         """Read all rows once, so that damage shows now."""
-        self._stamps, self._digest = {}, Digest()
+        self._stamps = {}
         lost: list[tuple[str, ...]] = []
         for kind, namespace, name, uid, version, body in database.execute(
             "SELECT kind, namespace, name, uid, version, body FROM objects"
@@ -142,9 +140,6 @@ class ObjectStore:
         return self.heard_at is not None
 
     # ---- for the stream that fills it
-
-    def sums(self) -> bytes:
-        return self._digest.sums()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return self._stamps
@@ -235,11 +230,10 @@ class ObjectStore:
                     came_in_step = self.in_step = True
                 continue
             ref = change.ref
+            if isinstance(change, Put) or self.uid(ref) == change.uid:
+                self._stamps.pop(ref, None)
             if isinstance(change, Put):
-                self._forget(ref)
                 ref = self._note(ref, change.object.stamp)  # subscribers keep it, too
-            elif (known := self._stamps.get(ref)) is not None and known.uid == change.uid:
-                self._forget(ref)
             touched.add(ref)
         if touched or came_in_step:
             self._tell(frozenset(touched))
@@ -248,13 +242,7 @@ class ObjectStore:
         # Share one text for each kind and namespace.
         ref = Ref(sys.intern(ref.kind), sys.intern(ref.namespace), ref.name)
         self._stamps[ref] = stamp
-        self._digest.toggle(ref, stamp)
         return ref
-
-    def _forget(self, ref: Ref) -> None:
-        stamp = self._stamps.pop(ref, None)
-        if stamp is not None:
-            self._digest.toggle(ref, stamp)
 
     def _tell(self, refs: frozenset[Ref]) -> None:
         for subscriber in list(self._subscribers):

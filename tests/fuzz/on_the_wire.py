@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from cloud.http_answer import AnswerReader
 from common import enrolment, messages, sync_messages
 from common.codec import LARGEST_NUMBER, UnknownFrame
-from common.digest import Digest as Sums
+from common.digest import digest_of
 from common.errors import MessageTooLarge, Overloaded, RemoteProtocolError, TunnelClosed
 from common.objects import Object, Ref, Stamp
 from common.session import State
@@ -169,7 +169,7 @@ def syncing(data: bytes) -> None:
     cut = Cutter(data)
     kept = _Kept()
     side: Teller | Learner
-    side = Teller(kept, max_message_bytes=1_000) if cut.number() & 1 else Learner(kept, budget_bytes=2_000)
+    side = Teller(kept, max_message_bytes=1_000) if cut.number() & 1 else Learner(kept.stamps(), budget_bytes=2_000)
     changes: list[Change] = []
     try:
         while cut.left:
@@ -214,16 +214,13 @@ class _Kept:
             ref: Object(ref, Stamp("u", "1"), b"{}")
             for ref in (Ref("Pod", "default", "web"), Ref("Secret", "default", "s"), Ref("Event", "default", "e"))
         }
-        self.digests = (Sums().sums(), self.sums(), b"", b"x" * 2_048)
+        self.digests = (digest_of({}), digest_of(self.stamps()), b"", b"x" * 2_048)
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return {ref: found.stamp for ref, found in self.objects.items() if ref.kind != "Event"}
 
     def read(self, ref: Ref) -> Object | None:
         return self.objects.get(ref)
-
-    def sums(self) -> bytes:
-        return Sums(self.stamps()).sums()
 
     def change(self, cut: Cutter) -> None:
         ref = cut.choose(sorted(self.objects) or [Ref("Pod", "", "p")])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from common.digest import Digest as Sums
+from common.digest import digest_of
 from common.messages import Chunk, Credit, End, Goodbye, Kind, Open, Ping, Pong, Priority, encode_chunk
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sync import BUDGET_BYTES
@@ -34,7 +34,7 @@ class Ended(Exception):
 def wait_judging(stranger: Stranger, node: str) -> None:
     """Wait, as a node's agent, until the hub has read its source, and so judges facts by the closures."""
     stranger.greet(hello("edge", node))
-    question = encode(Digest(BUDGET_BYTES, Sums().sums()))
+    question = encode(Digest(BUDGET_BYTES, digest_of({})))
     stranger.frames(Open(_STREAM, Kind.SYNC, Priority.SYNC, "", "", "", "", 0), Chunk(_STREAM, 0, question))
     while not isinstance(found := stranger.receive(), list) or not any(isinstance(it, Chunk) for it in found):
         assert isinstance(found, list), found

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.digest import Digest as Sums
 from common.sync import MISSED_KINDS, PASSING_KINDS, Confirmed, Learner, Teller, Untold
 from common.sync_messages import Change, Drop, InStep, Put, Stored, SyncMessage, decode, encode
 
@@ -52,9 +51,6 @@ class Copy:
     def __init__(self) -> None:
         self.objects: dict[Ref, Object] = {}
         self.passed: set[tuple[Ref, str]] = set()
-
-    def sums(self) -> bytes:
-        return Sums(self.stamps()).sums()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return {ref: item.stamp for ref, item in self.objects.items()}
@@ -158,7 +154,7 @@ class Synced:
             budget_bytes=self.budget_bytes,
             is_unknown=self.truth.is_unknown,
         )
-        self.learner = Learner(self.copy, budget_bytes=self._wanted_bytes)
+        self.learner = Learner(self.copy.stamps(), budget_bytes=self._wanted_bytes)
 
     def cut(self) -> None:
         """The stream ends; what is on the wire is lost."""

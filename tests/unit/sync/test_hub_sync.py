@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.sync_part import SyncPart
-from common.digest import Digest
+from common.digest import digest_of
 from common.messages import Kind
 from common.status import Code
 from common.sync_messages import Digest as DigestSaid
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from common.link import Stream
 
-DIGEST = encode(DigestSaid(1_000, Digest().sums()))
+DIGEST = encode(DigestSaid(1_000, digest_of({})))
 
 
 class Server:
