@@ -8,23 +8,13 @@ import _hashlib
 import ctypes
 from ctypes import byref, c_char_p, c_int, c_void_p, create_string_buffer
 from functools import cache
-from typing import Protocol
 
 KEY_BYTES, NONCE_BYTES, _TAG_BYTES = 32, 12, 16
 _GET_TAG, _SET_TAG = 0x10, 0x11  # openssl/evp.h
 
 
-class Cipher(Protocol):
-    """Encrypts and decrypts with one key. `bound` is authenticated, too."""
-
-    def encrypt(self, nonce: bytes, data: bytes, bound: bytes, /) -> bytes: ...
-
-    def decrypt(self, nonce: bytes, data: bytes, bound: bytes, /) -> bytes:
-        """Raises ValueError if the data is not what was encrypted with this key, nonce and `bound`."""
-
-
-def cipher(key: bytes) -> Cipher:
-    """A cipher with a key of 32 bytes."""
+def cipher(key: bytes) -> "_OfPython | _OfLibrary":
+    """A cipher with a key of 32 bytes. `bound` is authenticated, too; ValueError: it is not what was encrypted."""
     try:
         _libcrypto()
     except (AttributeError, OSError):
