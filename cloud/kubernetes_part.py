@@ -19,11 +19,11 @@ from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
 from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
-from cloud.upsync import farewell, handover
 from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.csinode_writer import CSINodeWriter
 from cloud.upsync.election_events import ElectionEvents
 from cloud.upsync.event_writer import EventWriter
+from cloud.upsync.handover import GONE, KUBELET, HandOver, Removal
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.node_problems import NodeProblems
@@ -60,8 +60,8 @@ async def following(settings: HubSettings, kube: Kube, records: Records, nodes: 
             "PersistentVolumeClaim": ClaimWriter(kube, closures),
             "Pod": PodWriter(kube),
             "Event": EventWriter(kube),
-            handover.KIND: handover.HandOver(kube),
-            farewell.KIND: farewell.Farewell(kube),
+            KUBELET: HandOver(kube),
+            GONE: Removal(kube),
         }
         problems = NodeProblems(kube, cluster, nodes, state=cluster.node_state, pods=closures.pods)
         facts = WrittenFacts(closures, table, sole_use.claim, writers, hearts=hearts, in_use=in_use)

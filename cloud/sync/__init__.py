@@ -3,6 +3,6 @@
 Read in this order:
 
 * `closures`: the objects that each node gets.
-* `fact_kinds`, `node_ids`, `fact_quota`, `fact_table`, `facts`: the nodes' facts, checked and recorded.
+* `fact_kinds`, `fact_quota`, `fact_table`, `facts`: the nodes' facts, checked and recorded.
 * `streams`: objects and facts on the wire.
 """

@@ -38,14 +38,16 @@ from cloud.records.records import Change, Key, Kind, Records, stored_bytes
 from cloud.sources.manifests.binding import ClaimStatus, Told
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
 from cloud.sync.fact_quota import EARLIER_USE, FACT_QUOTA_BYTES, GUARDED_KINDS, FactQuota
-from cloud.sync.node_ids import id_conflicts
 from common import sole_use
+from common.errors import cut, first_of
 from common.objects import Ref, Stamp, encode_body
 
 K = TypeVar("K")
 MOST_FACTS: Final = 10_000  # of one node: each is a claim or a pod
 MOST_EVENTS: Final = 1_000  # Of all nodes. Above this number, the table drops the oldest one of the node with the most.
 _RECORD_BYTES: Final = 100  # of a record, in addition to its texts: the names of its fields, the stamp, the time
+_SHOWN_CHARS: Final = 100  # of a node id in a sentence
+_MOST_SHOWN: Final = 10  # nodes in a sentence
 
 _EARLIER_USE: Final = Ref(EARLIER_USE, "", "")
 """Under this name the volumes of a node's earlier machines count in its quota. No node can send such a fact."""
@@ -143,7 +145,7 @@ class FactTable:
 
     def problems(self) -> list[str]:
         if self._conflicts is None:
-            self._conflicts = list(id_conflicts(self._facts))
+            self._conflicts = list(_id_conflicts(self._facts))
         found = [
             f"{text}: the hub stores no more of them; what is left out is not shown here and not in Kubernetes"
             for _, text in sorted(self._quota.exceeded.items())
@@ -322,6 +324,23 @@ class FactTable:
         self._told = None
         for changed in list(self._subscribers):
             changed()
+
+
+def _id_conflicts(facts: Mapping[str, Mapping[Ref, Fact]]) -> Iterator[str]:
+    """Nodes to which a driver gave the same id (docs/csi-contract.md#node-ids-are-never-rewritten), in sentences."""
+    holders: dict[tuple[str, str], set[str]] = {}
+    for node, told in facts.items():
+        fact = told.get(Ref("CSINode", "", node))
+        for driver in fact.body["spec"]["drivers"] if fact is not None else ():
+            holders.setdefault((driver["name"], driver["nodeID"]), set()).add(node)
+    for (driver, node_id), nodes in sorted(holders.items()):
+        if len(nodes) > 1:
+            yield (
+                f"CSI driver {driver} gave the node ID {cut(node_id, _SHOWN_CHARS)!r} on the nodes "
+                f"{first_of(sorted(nodes), _MOST_SHOWN)}: "
+                f"volumes may be attached to the wrong one; let the driver give each node an ID of its own "
+                f"(mostly its flag --nodeid, from spec.nodeName)"
+            )
 
 
 def _move(index: dict[K, set[str]], node: str, before: AbstractSet[K], now: AbstractSet[K]) -> None:

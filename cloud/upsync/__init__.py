@@ -8,8 +8,8 @@ Read in this order:
   object.
 * `in_use`: the confirmed volumes in each Node's `volumesInUse`.
 * `heartbeats`: Leases and conditions that keep a Node without a kubelet Ready.
-* `handover`, `farewell`: removes the hub's marks when a kubelet takes a node over; deletes the hub's objects of a node
-  that is gone for good.
+* `handover`: removes the hub's marks when a kubelet takes a node over; deletes the hub's objects of a node that is gone
+  for good.
 * `written_facts`: puts the writers together.
 * `election_events`: tells of elections of serving nodes.
 * `node_problems`: tells what agents say must be solved on their nodes.

@@ -9,7 +9,7 @@ Rules:
 * If a node no longer reports a driver, the hub removes the entry that it wrote, but only after a while: an agent
   without its disk knows its drivers only when they register again
   (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry). Entries of other writers stay.
-* If two nodes have one node id, `cloud.sync.node_ids` tells people so.
+* If two nodes have one node id, `cloud.sync.fact_table` tells people so.
 """
 
 import time

@@ -1,6 +1,6 @@
-"""A hand-over: removes the hub's marks from Node, CSINode and Lease of a node that a kubelet serves now.
+"""A hand-over: what the hub does with its objects of a node that a kubelet serves now, or that is gone for good.
 
-Rules:
+Rules for a node with a kubelet, which gets the Node, CSINode and Lease without the hub's marks:
 
 * The marks say that the hub stands in for that Node's kubelet, and which entries the hub may remove. Without them the
   hub treats the Node like any other.
@@ -9,18 +9,27 @@ Rules:
 * A node that the hub made is handed over once a kubelet has set an address of it, which no agent can. Else a hostile
   node could draw pods that do not tolerate its taint, with their volumes and Secrets.
 * All else stays for the kubelet. The hub does not delete the Node: a kubelet makes a new one only when it starts.
+
+Rules for a node that is gone for good, as an operator has said:
+
+* If the hub made the Node, it is deleted, and its CSINode and its Lease go with it. From any other Node the hub only
+  removes its own entries, as if the node reported no driver any more, and its condition.
+* Each try deletes the found Node by its UID, so a Node that is made meanwhile stays. `written_facts` ends the tries
+  when the node is back.
 """
 
 from typing import Final
 
-from cloud.kube import RESOURCES, Body, KubeError, find, patch_found
+from cloud.kinds.nodes import PROBLEM
+from cloud.kube import RESOURCES, Body, KubeError, delete_found, find, patch_found
 from cloud.node_marks import AGENT, EDGE
 from cloud.upsync.ownership import LEASES, is_made, unmarked
 from cloud.upsync.writer import Writer
 from common.objects import Ref
 
-KIND: Final = "Kubelet"
-"""Its kind in `written_facts`. There is no such object: it stands for a node that is handed over."""
+# Kinds in `written_facts`. There are no such objects: they stand for the node.
+KUBELET: Final = "Kubelet"
+GONE: Final = "Gone"
 
 
 class HandOver(Writer):
@@ -35,6 +44,21 @@ class HandOver(Writer):
                     _check_kubelet(node, found)
                     _open(found, change)
                 await patch_found(self._api, RESOURCES[kind], found, change)
+
+
+class Removal(Writer):
+    """Deletes the Nodes of nodes that are gone for good."""
+
+    async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
+        found = await find(self._api, RESOURCES["Node"], node)
+        if found is not None and is_made(found):
+            await delete_found(self._api, RESOURCES["Node"], found)
+        elif found is not None:
+            conditions = (found.get("status") or {}).get("conditions") or []
+            kept = [it for it in conditions if it["type"] != PROBLEM]
+            if kept != conditions:
+                change = {"status": {"conditions": kept}}
+                await patch_found(self._api, RESOURCES["Node"], found, change, subresource="status")
 
 
 def _check_kubelet(node: str, found: Body) -> None:

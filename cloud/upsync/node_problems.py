@@ -4,7 +4,7 @@ Rules:
 
 * The Node, whether a kubelet or the hub made it, has the condition `csi-bridge.io/StorageProblem` with all problems. It
   turns False when they are solved. A Node without problems does not get it. When a node leaves, the condition stays:
-  nobody knows better. `farewell` removes it.
+  nobody knows better. `handover` removes it when the node is gone for good.
 * Each pod of the node that has a CSI volume and is still Pending gets an Event with all problems: one may be the cause.
   It is written again when they have changed, and when Kubernetes has dropped it.
 * A node's problems are written at most every `_PAUSE_S`, and looked at again while they last: new pods may wait.

@@ -36,7 +36,7 @@ from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
-from cloud.upsync import farewell, handover
+from cloud.upsync.handover import GONE, KUBELET
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.write_queue import WriteQueue
@@ -52,7 +52,7 @@ _EVENT_BURST: Final = 500
 """The Events of a node that are written at once: as many as wait at an agent. Then there is one a second."""
 
 Key = tuple[str, Ref]
-"""A node, and the object of one of its facts; or a task for the node (`farewell.KIND`, `handover.KIND`)."""
+"""A node, and the object of one of its facts; or a task for the node (`GONE`, `KUBELET`)."""
 
 
 class WrittenFacts(FactSink):
@@ -106,7 +106,7 @@ class WrittenFacts(FactSink):
 
     def up(self, node: str) -> None:
         self._observed.discard(node)
-        for kind in (farewell.KIND, handover.KIND):  # the node is back, and no kubelet serves it
+        for kind in (GONE, KUBELET):  # the node is back, and no kubelet serves it
             self._queues[kind].discard((node, Ref(kind, "", node)))
         self._streams[node] += 1
         self._hearts.up(node)
@@ -120,7 +120,7 @@ class WrittenFacts(FactSink):
     def observed(self, node: str) -> None:
         self._observed.add(node)
         self._in_use.end(node)
-        for ref in (Ref(handover.KIND, "", node), *self._table.of(node)):
+        for ref in (Ref(KUBELET, "", node), *self._table.of(node)):
             self._add((node, ref))
 
     def changed(self, ref: Ref, body: Body | None) -> None:
@@ -192,13 +192,13 @@ class WrittenFacts(FactSink):
         self._buckets.pop(node, None)
         await super().forget(node)
         if node not in self._streams:  # it may have reconnected meanwhile
-            self._add((node, Ref(farewell.KIND, "", node)))
+            self._add((node, Ref(GONE, "", node)))
         for ref in told:
             self._add((node, ref))
 
     async def _write(self, key: Key) -> float | None:
         node, ref = key
-        if node in self._observed and ref.kind != handover.KIND:
+        if node in self._observed and ref.kind != KUBELET:
             self._writers[ref.kind].forget(node, ref)
             return None
         if ref.kind == "Event":
@@ -212,7 +212,9 @@ class WrittenFacts(FactSink):
         except KubeError as error:
             if not error.is_missing:
                 raise
-        return await self._write_told(node, ref)  # the object was deleted during the write, for example by a farewell
+        return await self._write_told(
+            node, ref
+        )  # the object was deleted during the write, for example with a Node that is gone
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
         fact, body = self._table.of(node).get(ref), self._table.believed(node, ref)

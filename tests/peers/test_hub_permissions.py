@@ -123,7 +123,7 @@ def test_every_permission_of_the_hub_is_used_and_none_is_missing(
     node.agent.stop()
     wait_for(
         lambda: by_hand("forget", NODE, hub).returncode == 0,
-        what="farewell to the node",
+        what="removal of the node",
         instead=node.problems,
     )
     api.wait_gone("Node", NODE)

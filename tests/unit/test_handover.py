@@ -1,4 +1,4 @@
-"""A hand-over takes the hub's marks, and nothing else; a farewell deletes what the hub made, and nothing else."""
+"""A hand-over takes the hub's marks, and nothing else; a removal deletes what the hub made, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 
 from cloud.kinds.nodes import PROBLEM
 from cloud.kube import RESOURCES, KubeError
-from cloud.upsync.farewell import Farewell
-from cloud.upsync.handover import HandOver
+from cloud.upsync.handover import HandOver, Removal
 from common.objects import Ref
 from tests.kit.fake_api import FakeApi
 
@@ -40,8 +39,8 @@ async def hand_over(api: FakeApi) -> None:
     await HandOver(api).write("n1", Ref("Kubelet", "", "n1"), None)
 
 
-async def say_farewell(api: FakeApi) -> None:
-    await Farewell(api).write("n1", Ref("Farewell", "", "n1"), None)
+async def remove(api: FakeApi) -> None:
+    await Removal(api).write("n1", Ref("Gone", "", "n1"), None)
 
 
 async def test_the_marks_go_and_what_stands_there_stays(api: FakeApi) -> None:
@@ -116,26 +115,26 @@ async def test_a_hand_over_is_tried_again_while_the_api_server_is_away(api: Fake
 
 async def test_a_node_that_the_hub_made_is_deleted_and_any_other_stays(api: FakeApi) -> None:
     put(api, "Node", HUBS)
-    await say_farewell(api)
+    await remove(api)
     assert writes(api) == ["delete nodes n1"]
     put(api, "Node", NODE_IDS)
-    await say_farewell(api)
+    await remove(api)
     assert writes(api) == ["delete nodes n1"]
     api.drop("Node", "n1")
-    await say_farewell(api)
+    await remove(api)
 
 
-async def test_a_farewell_takes_what_the_agent_said_must_be_solved_from_a_node_of_a_kubelet(api: FakeApi) -> None:
+async def test_a_removal_takes_what_the_agent_said_must_be_solved_from_a_node_of_a_kubelet(api: FakeApi) -> None:
     ready, problem = {"type": "Ready", "status": "True"}, {"type": PROBLEM, "status": "True", "message": "full"}
     put(api, "Node", NODE_IDS, status={"conditions": [ready, problem]})
-    await say_farewell(api)
+    await remove(api)
     assert (await api.get(RESOURCES["Node"], "n1"))["status"] == {"conditions": [ready]}
 
 
 async def test_a_node_that_somebody_else_was_quicker_to_delete_is_gone_as_well(api: FakeApi) -> None:
     put(api, "Node", HUBS)
     api.failures["delete"] = [KubeError("delete", 404, "NotFound", "there is none")]
-    await say_farewell(api)
+    await remove(api)
     api.failures["delete"] = [KubeError("delete", 409, "Conflict", "its uid is another one")]
     with pytest.raises(KubeError):
-        await say_farewell(api)
+        await remove(api)

@@ -131,7 +131,7 @@ class WritingHub:
 
     def make(self) -> WrittenFacts:
         self.table = table = FactTable(self.records, TRUSTING, guarded_only=True)
-        writers = dict.fromkeys((*(ref.kind for ref in BODIES), "Kubelet", "Farewell"), self.writer)
+        writers = dict.fromkeys((*(ref.kind for ref in BODIES), "Kubelet", "Gone"), self.writer)
         writers["Node"] = self.nodes
         return WrittenFacts(
             Closures(),
@@ -366,7 +366,7 @@ async def test_what_is_told_of_a_claim_is_looked_at_again_when_a_pod_of_the_node
 # ---- nodes that a kubelet serves -------------------------------------------------------------------------------------
 
 KUBELET = Ref("Kubelet", "", "n1")
-FAREWELL = Ref("Farewell", "", "n1")
+REMOVAL = Ref("Gone", "", "n1")
 
 
 @pytest.mark.parametrize("end", ["observed", "forgotten"])
@@ -413,7 +413,7 @@ async def test_of_a_node_that_is_gone_for_good_what_the_hub_made_is_deleted(hub:
     written = await hub.settle()
     assert sorted((ref.kind, told) for ref, told in written) == [
         ("CSINode", False),
-        ("Farewell", False),
+        ("Gone", False),
         ("Node", False),
         ("PersistentVolumeClaim", False),
     ]
@@ -438,13 +438,13 @@ async def test_what_is_still_missing_when_the_hub_looks_again_is_a_problem(hub: 
     await until(lambda: not hub.facts.problems())
 
 
-@pytest.mark.parametrize("end", [FAREWELL, KUBELET], ids=["deleted", "handed over"])
+@pytest.mark.parametrize("end", [REMOVAL, KUBELET], ids=["deleted", "handed over"])
 async def test_the_node_of_who_came_back_before_it_was_deleted_or_handed_over_stays_as_it_is(
     hub: WritingHub, end: Ref
 ) -> None:
     await hub.tell(NODE)
     hub.down = True
-    if end == FAREWELL:
+    if end == REMOVAL:
         await hub.facts.forget("n1")
     else:
         hub.facts.observed("n1")
@@ -460,7 +460,7 @@ async def test_the_node_of_who_came_back_before_it_was_deleted_or_handed_over_st
 async def test_a_node_that_comes_back_while_it_is_being_forgotten_keeps_its_node(hub: WritingHub) -> None:
     hub.facts.up("n1")
     await hub.facts.forget("n1")
-    assert FAREWELL not in dict(await hub.settle())
+    assert REMOVAL not in dict(await hub.settle())
 
 
 async def test_volumes_in_use_that_the_late_request_of_an_earlier_hub_takes_from_a_node_are_written_again(
