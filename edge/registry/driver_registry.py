@@ -38,7 +38,6 @@ from edge.registry.registration import (
     NodeInfo,
     Offer,
     Registration,
-    check_labels,
     check_name,
     csi_node_drivers,
     node_annotations,
@@ -75,17 +74,14 @@ class DriverRegistry:
         """
         self._node = node
         self._changed = changed
-        self._labels = labels
         self._own = own
         self._clock = clock
         self._sockets = DriverSockets(node, max_message_bytes=max_message_bytes, heard=self._heard)
         for socket in sockets:
             self._sockets.seat(socket).driver.named = True
         path = state_dir / (_FILE if own else _OBSERVED_FILE)
-        self._store = DriversStore(node, path, self._sockets, clock)
-        self._handler = RegistrationHandler(
-            self._store, self._sockets, check_labels=self._check_labels, has_topology=self._has_topology
-        )
+        self._store = DriversStore(node, path, self._sockets, clock, labels)
+        self._handler = RegistrationHandler(self._store, self._sockets)
         self._registered: set[str] = set()
         """The names of drivers that registered with a kubelet under their own socket, not the relay's."""
         self._subscribers: list[Callable[[], None]] = []
@@ -221,7 +217,8 @@ class DriverRegistry:
         if found is not None:
             self._store.node_plugins[name] = str(found.socket)
         for name in {it.report.driver for it in self.drivers if it.report is not None}:
-            (self._store.with_topology.add if self._has_topology(name) else self._store.with_topology.discard)(name)
+            with_topology = self._store.with_topology
+            (with_topology.add if self._store.has_topology(name) else with_topology.discard)(name)
         self._mark()
         self._news.set()
 
@@ -250,8 +247,8 @@ class DriverRegistry:
             return
         try:
             check_name(report.driver)
-            info = _info_in(report, own_topology=self._has_topology(report.driver))
-            self._check_labels(report.driver, info)
+            info = _info_in(report, own_topology=self._store.has_topology(report.driver))
+            self._store.check_labels(report.driver, info)
         except ValueError as error:
             log.warning("%s at %s cannot mount volumes: %s", report.driver, seat.driver.socket, error)
             return
@@ -271,12 +268,9 @@ class DriverRegistry:
         if known.driver.report is None or why_no_segment(self._node):
             return
         topology = {key: value for key, value in known.registration.info.topology.items() if key != NODE_SEGMENT}
-        if not self._has_topology(known.name):
+        if not self._store.has_topology(known.name):
             topology |= segment_of(self._node)
         self._update(known, replace(known.registration.info, topology=topology))
-
-    def _has_topology(self, name: str) -> bool:
-        return driver_services.has_topology(self.drivers, name, had=name in self._store.with_topology)
 
     def _update(self, known: NodeDriver, info: NodeInfo) -> None:
         before = known.registration.info
@@ -286,12 +280,6 @@ class DriverRegistry:
             log.warning("driver %s called this node %s and now %s", known.name, before.node_id, info.node_id)
         known.registration = replace(known.registration, info=info)
         self._tell()
-
-    def _check_labels(self, name: str, info: NodeInfo) -> None:
-        check_labels(info.topology, self._labels(), whose="its Node object")
-        for known in self._store:
-            if known.name != name:
-                check_labels(info.topology, known.registration.info.topology, whose=f"driver {known.name}")
 
     # ---- run and close -----------------------------------------------------------------------------------------------
 

@@ -26,8 +26,9 @@ from common.sockets import FileId, file_id
 from common.state_file import read_state, write_state
 from common.status import Status
 from edge.drivers import ASK_AGAIN_S, Driver
+from edge.registry.driver_services import has_topology
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
-from edge.registry.registration import NodeInfo, Registration, Version
+from edge.registry.registration import NodeInfo, Registration, Version, check_labels
 
 T = TypeVar("T")
 
@@ -128,11 +129,19 @@ class DriverFile:
 class DriversStore:
     """Holds the known drivers."""
 
-    def __init__(self, node: str, path: Path, sockets: DriverSockets, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        node: str,
+        path: Path,
+        sockets: DriverSockets,
+        clock: Callable[[], float],
+        labels: Callable[[], Mapping[str, str]],  # the labels of the Node object
+    ) -> None:
         """Load the file. `sockets` has a seat for each named socket; named drivers without one are forgotten."""
         self._node = node
         self._sockets = sockets
         self._clock = clock
+        self._labels = labels
         self._known: dict[str, NodeDriver] = {}
         self._periods: dict[str, float] = {}
         self._file = DriverFile(path)
@@ -159,6 +168,16 @@ class DriversStore:
 
     def find(self, name: str) -> NodeDriver | None:
         return self._known.get(name)
+
+    def has_topology(self, name: str) -> bool:
+        return has_topology(self._sockets.drivers, name, had=name in self.with_topology)
+
+    def check_labels(self, name: str, info: NodeInfo) -> None:
+        """Raise ValueError if a driver's topology contradicts the Node object or another driver."""
+        check_labels(info.topology, self._labels(), whose="its Node object")
+        for known in self:
+            if known.name != name:
+                check_labels(info.topology, known.registration.info.topology, whose=f"driver {known.name}")
 
     def install(self, registration: Registration, seat: Seat) -> NodeDriver:
         name = registration.name

@@ -82,14 +82,17 @@ class Registration:
 
 
 def highest_version(versions: Iterable[str]) -> Version:
-    """Return the highest v1.x of a plugin, or raise ValueError: other major versions do not count."""
+    """Return the highest v1.x of a plugin, without zeros at its end: 1.0 equals 1.0.0.
+
+    Raises ValueError if it has none: other major versions do not count.
+    """
     versions = tuple(versions)
-    read = [tuple(int(part) for part in match[1].split(".")) for match in map(_VERSION.fullmatch, versions) if match]
+    read = [_numbers(match[1]) for match in map(_VERSION.fullmatch, versions) if match]
     supported = [version for version in read if version[0] == 1]
     if not supported:
         shown = shorten(", ".join(versions)) if versions else "none"
         raise ValueError(f"no supported version 1.x among those that it offers ({shown})")
-    return max(supported, key=_padded)
+    return max(supported)
 
 
 def check_name(name: str) -> None:
@@ -152,13 +155,8 @@ def shorten(text: str) -> str:
     return line if len(text) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}… ({len(text)} characters)"
 
 
-def _padded(version: Version) -> Version:
-    # 1.0 equals 1.0.0.
-    return (*version, *(0,) * (8 - len(version)))
-
-
-def is_newer(version: Version, than: Version) -> bool:
-    return _padded(version) > _padded(than)
+def _numbers(version: str) -> Version:
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", version).split(".")))
 
 
 _VERSION = re.compile(r"\s*v?((?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9}){1,7})(?:[^0-9.].*)?")

@@ -14,7 +14,7 @@ Rules:
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from common.errors import CallError
@@ -33,7 +33,6 @@ from edge.registry.registration import (
     Version,
     check_name,
     highest_version,
-    is_newer,
     read_node_info,
     shorten,
 )
@@ -48,16 +47,8 @@ _ANSWERS_LIMIT_S = 2.0
 class RegistrationHandler:
     """Registers drivers in a store."""
 
-    def __init__(
-        self,
-        store: DriversStore,
-        sockets: DriverSockets,
-        *,
-        check_labels: Callable[[str, NodeInfo], None],
-        has_topology: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, store: DriversStore, sockets: DriverSockets) -> None:
         self._store, self._sockets = store, sockets
-        self._check_labels, self._has_topology = check_labels, has_topology
         self._registering: dict[str, str] = {}
 
     async def register(self, offer: Offer) -> None:
@@ -69,7 +60,7 @@ class RegistrationHandler:
             with self._alone(offer), self._sockets.asking(endpoint) as seat:
                 await self._see_that_name_is_free(offer, seat, version)
                 info = await self._ask(seat.driver, offer.name)
-                self._check_labels(offer.name, info)
+                self._store.check_labels(offer.name, info)
                 registration = Registration(offer.name, str(endpoint), offer.socket, version, info)
                 self._store.install(registration, seat).file = offer.file
                 self._store.node_plugins[offer.name] = registration.endpoint
@@ -92,7 +83,7 @@ class RegistrationHandler:
         if known is None or known.file is None or known.registration.socket == offer.socket:
             return
         holder = known.registration
-        if is_newer(version, holder.version) or file_id(holder.socket) != known.file:
+        if version > holder.version or file_id(holder.socket) != known.file:
             return
         same = known.driver is seat.driver
         if await (_listens(holder.socket) if same else _answers(known.driver, name)):
@@ -102,7 +93,7 @@ class RegistrationHandler:
 
     async def _ask(self, driver: Driver, name: str) -> NodeInfo:
         capabilities = await driver.unary(NODE_GET_CAPABILITIES, b"", timeout_s=_ASK_LIMIT_S, to=name)
-        announced = functools.partial(self._has_topology, name)  # last: the controller may answer meanwhile
+        announced = functools.partial(self._store.has_topology, name)  # last: the controller may answer meanwhile
         info = await driver.node_info(b"", timeout_s=_ASK_LIMIT_S, to=name, announced=announced)
         return read_node_info(_answer(NODE_GET_INFO, *info), _answer(NODE_GET_CAPABILITIES, *capabilities))
 

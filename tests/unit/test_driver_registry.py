@@ -301,7 +301,7 @@ async def test_a_topology_that_the_controller_alone_announces_outlives_its_absen
     for path, said in heard if first == "node plugin" else reversed(heard):
         node.hears(path, said)
     assert topology_keys(node) == {NAME: ["zone"]}
-    assert node.registry._has_topology(NAME), "nor does it get another one when it registers again"
+    assert node.registry._store.has_topology(NAME), "nor does it get another one when it registers again"
     (told,) = told_reports(node.registry.drivers)
     assert has_topology(told.answers[GET_PLUGIN_CAPABILITIES].body)
     node.hears(node.c, report(topology=True))
@@ -328,9 +328,9 @@ async def test_beside_a_kubelet_a_topology_that_the_controller_alone_announces_o
     await node.restart()
     node.found(node.n)
     node.hears(node.n, report(lacks=LACKS_CONTROLLER))
-    assert node.registry._has_topology(NAME)
+    assert node.registry._store.has_topology(NAME)
     node.hears(node.c, report(lacks=LACKS_NODE))
-    assert not node.registry._has_topology(NAME)
+    assert not node.registry._store.has_topology(NAME)
 
 
 async def test_a_topology_that_the_node_plugin_alone_announces_outlives_its_absence(tmp_path: Path) -> None:
