@@ -11,16 +11,13 @@ Rules:
 """
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from datetime import datetime
-
-import click
 
 from cli import call
 from cli.operator_options import OperatorSettings
 from cli.order import give_order
-from cli.table import answer, paragraph, printable, say, table, terminal_width
+from cli.table import age, answer, confirm, paragraph, say, table, terminal_width
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
 from common.operator_orders import Audit, Audited, Leak
@@ -29,8 +26,6 @@ from common.quantity import format_bytes
 from common.status import code_name
 
 _MARGIN = 0.8  # the share of --timeout that the nodes have for their lists
-
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 def show(state: Audited, width: int | None = None) -> Iterator[str]:
@@ -56,7 +51,7 @@ def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) 
     orphan = _find(_look(settings, driver, wanted), wanted)
     say(f"{orphan.thing} {orphan.id} of driver {orphan.driver} on {', '.join(orphan.nodes)}: {orphan.about}")
     if not sure:
-        _ask(orphan)
+        confirm(f"Delete {orphan.thing} {orphan.id} with all its data?", f"{orphan.id} is not deleted")
         orphan = _find(_look(settings, orphan.driver, wanted), wanted)
     _delete(settings, orphan)
 
@@ -85,13 +80,6 @@ def _find(state: Audited, wanted: str) -> Leak:
 _BY_HAND = "csi-bridge call DeleteVolume --node NODE deletes one by hand"
 
 
-def _ask(orphan: Leak) -> None:
-    if not sys.stdin.isatty():
-        raise BridgeError(f"{orphan.id} is not deleted: there is no terminal to ask at; a script passes --yes")
-    if not click.confirm(printable(f"Delete {orphan.thing} {orphan.id} with all its data?")):
-        raise BridgeError(f"{orphan.id} is not deleted")
-
-
 def _delete(settings: OperatorSettings, orphan: Leak) -> None:
     method, request = (
         ("DeleteVolume", csi.DeleteVolumeRequest(volume_id=orphan.id).SerializeToString())
@@ -117,14 +105,7 @@ def _row(leak: Leak, now: datetime) -> tuple[str, ...]:
         leak.thing,
         leak.id or "-",
         ", ".join(leak.nodes) or "-",
-        age(now, leak.since),
+        age((now - leak.since).total_seconds()) if leak.since is not None else "unknown",
         format_bytes(leak.size_bytes) if leak.size_bytes else "-",
         leak.about,
     )
-
-
-def age(now: datetime, since: datetime | None) -> str:
-    if since is None:
-        return "unknown"
-    seconds = max(0, int((now - since).total_seconds()))
-    return next((f"{seconds // unit_s}{unit}" for unit_s, unit in _UNITS if seconds >= unit_s), f"{seconds}s")

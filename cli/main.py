@@ -13,6 +13,7 @@ from cli.options import Text, duration_type, of_command, option
 from cli.process_options import NODE, SOCKET, TEXT
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
+from common.operator_orders import Allow, CreateToken, Deny, Fence, Forget, RevokeToken, Trust, Unfence
 from common.parsers import driver_name, words
 from common.version import VERSION
 from edge.settings import AgentFlags
@@ -279,7 +280,6 @@ def forget(
     retained. It does so with your --kubeconfig: the hub has no permission for it.
     """
     from cli import abandon, order
-    from common.operator_orders import Forget
 
     if not abandon_volumes:
         if yes or kubeconfig:
@@ -304,7 +304,6 @@ def trust(settings: OperatorSettings) -> None:
     that name no node, because it could send them to the wrong one. This command ends that.
     """
     from cli import order
-    from common.operator_orders import Trust
 
     order.run(settings, Trust())
 
@@ -318,7 +317,6 @@ def deny(settings: OperatorSettings, subject: str, why: str | None) -> None:
     -noout -serial prints it: serial=1A2B. A denial lasts until `allow`, also when the hub restarts or forgets the node.
     """
     from cli import order
-    from common.operator_orders import Deny
 
     order.run(settings, Deny(subject=subject, why=why or ""))
 
@@ -333,7 +331,6 @@ def allow(settings: OperatorSettings, subject: str) -> None:
     `deny`.
     """
     from cli import order
-    from common.operator_orders import Allow
 
     order.run(settings, Allow(subject=subject))
 
@@ -355,7 +352,6 @@ def fence(settings: OperatorSettings, node: str, why: str | None, *, yes: bool) 
     machine has joined as NODE, the command is about the earlier machine: that it is off, or was started anew since.
     """
     from cli import order
-    from common.operator_orders import Fence
 
     order.fence(settings, Fence(node=node, why=why or ""), sure=yes)
 
@@ -369,7 +365,6 @@ def unfence(settings: OperatorSettings, node: str) -> None:
     detached meanwhile stay detached.
     """
     from cli import order
-    from common.operator_orders import Unfence
 
     order.run(settings, Unfence(node=node))
 
@@ -448,7 +443,6 @@ def token_create(
     like a password, because its holder can join.
     """
     from cli import order
-    from common.operator_orders import CreateToken
 
     asked = CreateToken(node=node, drivers=list(driver), ttl_s=math.ceil(ttl_s), uses=uses, replace=replace)
     order.create_token(settings, asked)
@@ -470,7 +464,6 @@ def token_list(settings: OperatorSettings, output: str) -> None:
 def token_revoke(settings: OperatorSettings, token_id: str) -> None:
     """Revoke a token by its ID. The nodes that have joined with it stay: see `deny`."""
     from cli import order
-    from common.operator_orders import RevokeToken
 
     order.run(settings, RevokeToken(id=token_id))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from cli.hub_state import HubState, ask_state, standby
 from cli.hub_state import as_json as state_as_json
 from cli.operator_options import OperatorSettings
-from cli.table import answer, paragraph, table, terminal_width
+from cli.table import age, answer, paragraph, table, terminal_width
 from common.errors import BridgeError
 from common.pages.hub import NodeStatus, Refusal
 from common.pages.json_form import shown
@@ -77,19 +77,12 @@ def run(settings: OperatorSettings, *, as_json: bool) -> None:
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:
+    call = node.oldest_call
     return (
         node.node,
         state_of(node),
         shown(node.since),
-        f"{node.calls}{_oldest(node)}",
+        str(node.calls) + (f" ({call.method.rpartition('/')[2]} {call.driver} {age(call.age_s)})" if call else ""),
         node.address or "-",
         ", ".join(f"{it} (serves)" if it in node.serves else it for it in sorted(node.drivers)) or "-",
     )
-
-
-def _oldest(node: NodeStatus) -> str:
-    if (call := node.oldest_call) is None:
-        return ""
-    units = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
-    size, unit = next((it for it in units if call.age_s >= 2 * it[0]), units[-1])
-    return f" ({call.method.rpartition('/')[2]} {call.driver} {call.age_s // size}{unit})"

@@ -1,14 +1,11 @@
 """The commands `forget`, `trust`, `deny`, `allow`, `fence`, `unfence` and those of tokens: an operator's orders."""
 
 import asyncio
-import sys
 from typing import TypeVar
-
-import click
 
 from cli.operator import connected
 from cli.operator_options import OperatorSettings
-from cli.table import printable, say
+from cli.table import confirm, say
 from common.errors import BridgeError
 from common.messages import Kind
 from common.operator_orders import CreateToken, Done, Fence, NewToken, Order
@@ -26,12 +23,9 @@ _FENCE = (
 def fence(settings: OperatorSettings, order: Fence, *, sure: bool) -> None:
     node = order.node
     if not sure:
-        say(_FENCE.format(node=printable(node)), err=True)
-        if not sys.stdin.isatty():
-            raise BridgeError(f"node {node} is not fenced: there is no terminal to ask at; a script passes --yes")
-        machine = f"the machine of node {printable(node)}, or the earlier one of this name"
-        if not click.confirm(f"Is {machine}, off for certain, or cut off from its storage?"):
-            raise BridgeError(f"node {node} is not fenced")
+        say(_FENCE.format(node=node), err=True)
+        machine = f"the machine of node {node}, or the earlier one of this name"
+        confirm(f"Is {machine}, off for certain, or cut off from its storage?", f"node {node} is not fenced")
     run(settings, order)
 
 

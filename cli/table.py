@@ -14,9 +14,11 @@ from itertools import zip_longest
 
 import click
 
+from common.errors import BridgeError
 from common.pages.json_form import encode
 
 _GAP = "  "
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 _NARROWEST = 12  # wrapping makes no column narrower than this: names would be unreadable
 _SHORT = 20  # a column up to this width is narrowed only after all wider ones: a time has 20 characters
@@ -66,6 +68,21 @@ def answer(lines: Iterable[str], state: object, *, as_json: bool) -> None:
         return
     for line in lines:
         say(line)
+
+
+def confirm(question: str, unless: str) -> None:
+    """Ask at the terminal. Raises BridgeError, with the words `unless`, if there is none, or the answer is no."""
+    if not sys.stdin.isatty():
+        raise BridgeError(f"{unless}: there is no terminal to ask at; a script passes --yes")
+    if not click.confirm(printable(question)):
+        raise BridgeError(unless)
+
+
+def age(seconds: float) -> str:
+    """A time as kubectl shows it, of at least two units: `65s`, `3m`, `26h`."""
+    seconds = max(0, int(seconds))
+    unit_s, unit = next(it for it in _UNITS if seconds >= 2 * it[0] or it[0] == 1)
+    return f"{seconds // unit_s}{unit}"
 
 
 def _fitted(widths: Sequence[int], room: int) -> list[int]:
