@@ -20,7 +20,6 @@ The hub:
   for dead.
 * `sole_use`: lets one node at a time have a volume with a single writer that Kubernetes does not attach.
 * `policy_problems`: offline policies that are wrong or do not count.
-* `lapses`: the volumes that an agent has surely fenced by its own clock.
 * `report_streams`, `orders`: serve reports of drivers, and operators' orders.
 * `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `served_driver`, `served_drivers`: the proxy drivers inside the hub's process.

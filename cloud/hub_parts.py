@@ -9,7 +9,6 @@ from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
 from cloud.hub_settings import HubSettings
 from cloud.incarnation import Incarnation
-from cloud.lapses import Lapses
 from cloud.leaks.leak_audit import LeakAudit
 from cloud.mount_guard import MountGuard
 from cloud.node_calls import NodeCalls
@@ -77,7 +76,7 @@ class HubParts:
             sync.sole_use.begin(
                 absences.of, lambda node: self.fences.is_fenced(node) or sync.mounts.is_out_of_service(node)
             )
-        self.guard = MountGuard(nodes, sync.mounts, absences, self.fences, Lapses(nodes, sync.mounts))
+        self.guard = MountGuard(nodes, sync.mounts, absences, self.fences)
         self.calls, self.refusals = NodeCalls(knows=nodes.knows), Refusals()
         metrics.oldest_calls = self.calls.slow
         self.orders = Orders(

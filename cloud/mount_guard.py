@@ -9,7 +9,14 @@ Rules:
   (`cloud.fences`), or if its Node has the taint out-of-service. `why_held` has the table.
 * A machine that takes a node's name clears nothing of the machine before it (`Mounts.earlier_use`): an operator has to
   say that this one is off.
-* It also passes if the node's agent has surely fenced the volume by its own clock (`cloud.lapses`).
+* It also passes if the node's agent has surely fenced the volume by its own clock. The agent must have told that it has
+  staged the volume and fences it (`common.offline_policy`), and the PersistentVolume must ask for that now. While the
+  agent stages it, a driver may mount it at any moment. The hub has the agent's word in its records.
+* This time is counted from the end of the node's last link, or from the start of this hub: the hub has answered no ping
+  of the agent after that. To it the hub adds the agent's lease, and the time of the watchdog that resets the node's
+  machine if its agent does not fence. The clock stands still while the hub's machine is suspended, so the wait only
+  becomes longer. The hub cannot know whether the node's machine stood still as a whole: an agent fences only if its
+  operator has said that it never does (`edge.fencing`).
 * The call names a node by the vendor's id. The VolumeAttachments of the volume say which nodes that may be, and no
   node can write these. Without one, every node that may have the id counts. If several remain, all of them must be
   free: the hub does not guess.
@@ -18,22 +25,37 @@ Rules:
 * If the node would serve the call itself and has no link, the guard is silent: the call reaches nobody.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from cloud.absences import Absences
 from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
-from cloud.lapses import Lapses
 from cloud.mounts import Mounts
 from cloud.sync.fact_kinds import name_in_use
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
-from common.errors import VolumeHeld, cut
+from common.errors import VolumeHeld, cut, timestamp
+from common.offline_policy import ANNOTATION, FENCE
 from common.reports import NODE_GET_INFO
 
+log = logging.getLogger("csi_bridge.hub.fences")
+
+DRIFT: Final = 1.01
+"""The factor by which an agent's clock may be slower than the hub's. Quartz clocks are better than 0.1 %."""
+
+WATCHDOG_DRIFT: Final = 1.1
+"""The same for a watchdog, which counts with an oscillator of its own, and often in coarse steps."""
+
+RESET_S: Final = 5.0
+"""From the end of that time until the machine writes nothing more: the reset, and what its adapters still have."""
+
+_MOST_NOTED: Final = 10_000  # Fenced volumes that are noted in the log once. Above that, the notes begin anew.
 _SHOWN_CHARS = 200  # of an id in a message
 _REMEMBERED_S = 600.0  # external-attacher repeats a failed detach at least every five minutes (--retry-interval-max)
 _MOST_REMEMBERED = 1_000
@@ -86,12 +108,12 @@ class MountGuard:
         mounts: Mounts,
         absences: Absences,
         fences: Fences,
-        lapses: Lapses,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nodes, self._mounts, self._absences, self._fences = nodes, mounts, absences, fences
-        self._lapses, self._monotonic = lapses, monotonic
+        self._monotonic = monotonic
+        self._noted: set[tuple[str, str, float]] = set()
         # By driver, volume and node id: when the last call was held, and its error.
         self._held: dict[tuple[str, str, str], tuple[float, str]] = {}
 
@@ -125,9 +147,32 @@ class MountGuard:
                 continue
             view = self._view(node, driver, volume)
             goes_by_time = bool(view.absence) and not view.was_in_use  # the lease is that of the present machine
-            if (why := why_held(view)) and not (goes_by_time and self._lapses.is_over(node, driver, volume)):
-                why += self._lapses.describe(node, driver, volume) if goes_by_time else ""
-                raise VolumeHeld(driver, shown, node, f"{why}; {_way_out(node, view)}")
+            if why := why_held(view):
+                rest = self._not_fenced(node, driver, volume) if goes_by_time else ""
+                if rest is not None:
+                    raise VolumeHeld(driver, shown, node, f"{why}{rest}; {_way_out(node, view)}")
+
+    def _not_fenced(self, node: str, driver: str, volume: str) -> str | None:
+        """Why a node that is away may not have fenced a volume, as the rest of a sentence; None if it surely has."""
+        if not self._mounts.asks_for_fence(driver, volume):
+            return ""
+        told, name, left = self._mounts.told_fence(node), name_in_use(driver, volume), self._nodes.left(node)
+        if told is not None and name in told.staging:
+            return "; its agent has not told how a call ended that may mount it, so it does not go by time"
+        # Nobody knows when the link of a node ended that is being forgotten.
+        if told is None or name not in told.staged or left is None or not self._nodes.knows(node):
+            return f"; {ANNOTATION}: {FENCE} does not count, because its agent has not told that it fences the volume"
+        bound_s = told.lease_s * DRIFT + told.watchdog_s * WATCHDOG_DRIFT + RESET_S
+        if self._monotonic() < left[0] + bound_s:
+            return f"; its agent fences the volume, which can be detached from {timestamp(left[1] + bound_s)} on"
+        if (node, name, left[0]) not in self._noted:
+            if len(self._noted) >= _MOST_NOTED:
+                self._noted.clear()
+            self._noted.add((node, name, left[0]))
+            audit.add(Event.FENCE, who=node, volume=name, why="the lease of its agent has ended")
+            line = "the lease of node %s has ended, and its agent has fenced volume %s: it may be detached"
+            log.warning(line, node, name)
+        return None
 
     def _view(self, node: str, driver: str, volume: str) -> View:
         in_use, name = self._mounts.in_use(node), name_in_use(driver, volume)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from cloud.absences import Absences
 from cloud.fences import Fences
 from cloud.kinds.nodes import NodeState
-from cloud.lapses import Lapses
 from cloud.mount_guard import MountGuard
 from cloud.mounts import Mounts, no_mounts
 from cloud.node_records import StoredNode, record_of
@@ -97,10 +96,7 @@ class Guarded:
         self.absences = Absences(self.links, self.mounts)
         joined = lambda _node: " (it joined at noon from 10.0.0.9:7)"  # noqa: E731  # short
         self.fences = Fences(self.records, self.absences, self.mounts, self._settle, joined=joined, now=lambda: NOW)
-        self.lapses = Lapses(self.links, self.mounts, monotonic=lambda: self.monotonic)
-        self.guard = MountGuard(
-            self.links, self.mounts, self.absences, self.fences, self.lapses, monotonic=lambda: self.monotonic
-        )
+        self.guard = MountGuard(self.links, self.mounts, self.absences, self.fences, monotonic=lambda: self.monotonic)
 
     def put(self, *objects: Any) -> None:
         """Add or change objects, as users write them."""
