@@ -16,14 +16,14 @@ from google.protobuf import json_format
 from cli.operator import connected
 from cli.operator_options import OperatorSettings
 from cli.table import say
-from common.csi.methods import METHODS, Method, is_csi
+from common.csi.methods import METHODS, PREFIX, Method
 from common.messages import Kind
 from common.redact import STRIPPED, redacted
 from common.status import Status, code_name
 
 
 def find_method(name: str) -> str:
-    if is_csi(name):
+    if name.startswith(PREFIX):
         return name
     found = [path for path in METHODS if path.rpartition("/")[2] == name or path == f"/csi.v1.{name}"]
     if len(found) != 1:

@@ -100,16 +100,19 @@ def chain_above(pem: bytes, authorities: bytes) -> list[bytes]:
     except ValueError:  # it has a chain, or OpenSSL will say what is wrong
         return []
     chain: list[bytes] = []
-    while last.issuer != last.subject and (above := next((it for it in known if _issued(it, last)), None)) is not None:
+    while (
+        last.issuer != last.subject
+        and (above := next((it for it in known if is_signed(last, by=it)), None)) is not None
+    ):
         known.remove(above)
         last = above
         chain.append(last.public_bytes(Encoding.PEM))
     return chain
 
 
-def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+def is_signed(certificate: x509.Certificate, *, by: x509.Certificate) -> bool:
     try:
-        certificate.verify_directly_issued_by(authority)
+        certificate.verify_directly_issued_by(by)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True

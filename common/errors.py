@@ -143,11 +143,12 @@ class NoRoute(CallError):
     """The hub cannot tell which node the call is for. `candidates` has the nodes and whether each is connected."""
 
     def __init__(self, driver: str, candidates: Mapping[str, bool] | None = None) -> None:
+        nodes = [it if is_connected else f"{it}, which is offline" for it, is_connected in (candidates or {}).items()]
         super().__init__(
-            f"driver {driver} runs on several edge nodes ({_shown(candidates)}) and the call names none; set "
+            f"driver {driver} runs on several edge nodes ({listed(nodes)}) and the call names none; set "
             f"--placement=local or shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs "
             f"the driver, run csi-bridge forget NODE [DRIVER] on the hub's host"
-            if candidates
+            if nodes
             else f"no edge node has reported driver {driver} to the hub yet; check that an agent is connected and that "
             f"its --driver names the driver's socket"
         )
@@ -199,8 +200,8 @@ class NotListed(CallError):
 
     def __init__(self, driver: str, method: str, missing: Mapping[str, str]) -> None:
         node, *others = sorted(missing)
-        named = others[: _MOST_NAMED - 1] + [f"{len(others) - _MOST_NAMED + 1} more"] * (len(others) >= _MOST_NAMED)
-        what, more = method.rpartition("/")[2], f" (and those of {', '.join(named)})" if named else ""
+        more = f" (and those of {first_of(others, _MOST_NAMED - 1)})" if others else ""
+        what = method.rpartition("/")[2]
         super().__init__(
             f"{what} of driver {driver} would lack the entries of edge node {node}: {missing[node]}{more}; "
             f"csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
@@ -333,10 +334,6 @@ def first_of(names: Sequence[str], most: int = 5) -> str:
 
 def cut(text: str, most_chars: int) -> str:
     return text if len(text) <= most_chars else f"{text[:most_chars]}…"
-
-
-def _shown(candidates: Mapping[str, bool]) -> str:
-    return listed([name if connected else f"{name}, which is offline" for name, connected in candidates.items()])
 
 
 _HOPS = {

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cli.doctor.finding import Finding, ok, warning, wrong
 from cloud.admission import Role, admit
-from common.certificate import with_certificate
+from common.certificate import is_signed, with_certificate
 from common.certificate_ends import terms_in
 from common.errors import HandshakeRefused, timestamp
 from common.tls import TlsFiles, TlsIdentity
@@ -54,20 +53,12 @@ def _check_signature(
     chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate], files: TlsFiles
 ) -> Finding | None:
     for below, above in zip_longest(chain, chain[1:]):
-        if below in authorities or any(_signed(below, by) for by in authorities):
+        if below in authorities or any(is_signed(below, by=it) for it in authorities):
             return None
-        if above is None or not _signed(below, above):
+        if above is None or not is_signed(below, by=above):
             break
     do = "make a new certificate, or give both sides the CA that signed this one; peers with this CA refuse it"
     return wrong(f"{files.cert} is not signed by a CA in {files.ca} that is valid now", do)
-
-
-def _signed(certificate: x509.Certificate, by: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(by)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
 
 
 def _check_names(certificate: x509.Certificate, name: str, role: Role | None) -> Finding | None:

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.certificate import key_fingerprint, with_certificate
+from common.certificate import is_signed, key_fingerprint, with_certificate
 from common.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI, NotIssued, RefusedFor, Renew, renewal_text
 from common.peer import CLIENT_AUTH, Peer
 from common.tls import TlsFiles
@@ -110,7 +110,7 @@ class Signer:
         """The fingerprint of the key of the root CA under which the hub's own certificate is."""
         found, bundle = x509.load_pem_x509_certificates(self._files.cert.read_bytes())[-1], self._fresh().bundle
         for _ in bundle:  # a chain is no longer than that
-            found = next((it for it in bundle if _signed_by(found, it)), found)
+            found = next((it for it in bundle if is_signed(found, by=it)), found)
         return key_fingerprint(found.public_key())
 
     def hub_names(self) -> list[str]:
@@ -148,7 +148,7 @@ class Signer:
             raise NotIssued(RefusedFor.REQUEST, "the present certificate cannot be read") from error
         if not isinstance(public_key, ec.EllipticCurvePublicKey):
             raise NotIssued(RefusedFor.REQUEST, "the present certificate's key is not an EC key")
-        if not any(_signed_by(found, ca) for ca in self._fresh().bundle):
+        if not any(is_signed(found, by=ca) for ca in self._fresh().bundle):
             raise NotIssued(RefusedFor.CERTIFICATE, "the present certificate is not signed by a CA of this hub")
         try:
             text = renewal_text(renew.certificate, renew.request)
@@ -223,7 +223,7 @@ class Signer:
     def chain(self, pem: str) -> bytes:
         """A certificate of this signer, as PEM, with the CA's that signed it if that is an intermediate one."""
         found = x509.load_pem_x509_certificate(pem.encode())
-        above = (it for it in self._fresh().bundle if it.issuer != it.subject and _signed_by(found, it))
+        above = (it for it in self._fresh().bundle if it.issuer != it.subject and is_signed(found, by=it))
         return pem.encode() + b"".join(it.public_bytes(Encoding.PEM) for it in above)
 
     # ---- files -------------------------------------------------------------------------------------------------------
@@ -273,14 +273,6 @@ def _request_key(request: bytes) -> ec.EllipticCurvePublicKey:
     if not is_valid:
         raise NotIssued(RefusedFor.REQUEST, "the certificate request is not signed by its own key")
     return key
-
-
-def _signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(ca)
-    except (*_UNREADABLE, InvalidSignature):
-        return False
-    return True
 
 
 def _authority_key(ca: x509.Certificate) -> x509.AuthorityKeyIdentifier:

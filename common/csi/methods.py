@@ -44,11 +44,6 @@ UNARY = frozenset(path for path, method in METHODS.items() if not method.streami
 """The paths of those whose answer is one message."""
 
 
-def is_csi(path: str) -> bool:
-    """Whether the bridge carries this path: anything under `/csi.v1.`, known or not."""
-    return path.startswith(PREFIX)
-
-
 @lru_cache(maxsize=256)  # each hop asks for each call
 def is_controller_side(path: str) -> bool:
     """Whether a method may be called from the cloud: all of CSI, and of the Node service NodeGetCapabilities.
