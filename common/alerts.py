@@ -16,8 +16,6 @@ Send = Callable[[bytes], None]  # sends an alert to the peer, now: the connectio
 
 
 class _AlertingObject(ssl.SSLObject):
-    """One side of a TLS connection, which sends its alert if the handshake fails."""
-
     incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
     send: Send | None = None

@@ -25,8 +25,6 @@ _load = x509.load_der_x509_certificate
 
 
 class _Certified(Peer):
-    """A peer with a certificate."""
-
     @cached_property
     def key(self) -> str:
         return key_fingerprint(_load(self.certificate).public_key())

@@ -27,8 +27,6 @@ _REFILLED_S: Final = BURST / LINES_A_MINUTE * 60  # after this time without a li
 
 @dataclass(slots=True)
 class _Bucket(Bucket, Generic[Line]):
-    """The allowance of one peer for one kind of line, and its lines that are held."""
-
     held: int = 0
     last: Line | None = None
 

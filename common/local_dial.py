@@ -110,9 +110,7 @@ class _Way:
                 listener.lost("the other end is gone")
 
 
-class _End:
-    """One end's way out (`common.outbox.Writer`)."""
-
+class _End:  # a `common.outbox.Writer`
     __slots__ = ("_is_dialler", "_way", "flush_later", "flush_soon")
 
     def __init__(self, way: _Way, *, dialler: bool) -> None:

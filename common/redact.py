@@ -66,13 +66,8 @@ def digest(message: Message) -> bytes:
     return hashlib.sha256(b"\0".join(parts)).digest()
 
 
-# -------------------- what to strip --------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The parts to strip of one message type. Names are csi.proto's, as in the JSON form."""
-
     whole: tuple[str, ...]
     maps: tuple[str, ...]  # the string maps in which to strip `SENSITIVE_KEYS`; empty if the message is not to be shown
     # The fields whose messages have parts to strip, and their plans.
@@ -150,7 +145,6 @@ def _entries(fields: UnknownFieldSet) -> Iterable[Any]:
 
 
 def _data(data: object) -> str:
-    """An unknown field's data: a number, bytes, or (a group, which proto3 does not write) the fields within."""
-    if isinstance(data, UnknownFieldSet):
+    if isinstance(data, UnknownFieldSet):  # a group, which proto3 does not write
         return str(sorted(f"{entry.field_number}:{_data(entry.data)}" for entry in _entries(data)))
     return repr(data)

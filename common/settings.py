@@ -52,9 +52,8 @@ class ProcessSettings:
         except ValueError:  # the bounds of the flags exclude every other reason
             why = "must be at least one and a half times --max-message"
             raise SettingsError("--session-window", self.session_window_bytes, why) from None
-        files = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
-        missing = [flag for flag, file in files.items() if file is None]
-        if 0 < len(missing) < len(files):
+        missing = [flag for flag, file in self._tls_flags().items() if file is None]
+        if len(missing) in {1, 2}:
             raise SettingsError(missing[0], "unset", "CA, certificate and key are needed together")
 
     def check_dial(self, flag: str, endpoint: Endpoint) -> None:
@@ -91,6 +90,9 @@ class ProcessSettings:
             return None
         return TlsFiles(self.tls_ca, self.tls_cert, self.tls_key)
 
+    def _tls_flags(self) -> dict[str, Path | None]:
+        return {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
+
     def tls(self, *, server: bool) -> TlsIdentity | None:
         tls_files = self.tls_files()
         if tls_files is None:
@@ -98,7 +100,7 @@ class ProcessSettings:
         try:
             return TlsIdentity(tls_files, server=server)
         except OSError as error:
-            files = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
+            files = self._tls_flags()
             blamed = next((flag for flag, file in files.items() if str(file) in str(error)), "--tls-cert")
             raise SettingsError(blamed, files[blamed], f"the TLS files cannot be used: {error}") from error
 
@@ -129,5 +131,4 @@ def _texts(value: object) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """The text as one word of a line: with blanks or control characters it is quoted."""
     return text if text.isprintable() and " " not in text else json.dumps(text)

@@ -12,7 +12,7 @@ from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors, names, paging
 from examples.dirdriver.commands import run
 from examples.dirdriver.loops import devices
-from examples.dirdriver.store import Store, Volume, new_volume
+from examples.dirdriver.store import Store, Volume
 
 log = logging.getLogger("dirdriver.snapshots")
 
@@ -40,8 +40,8 @@ class Snapshots:
         data = self._volumes.data(volume)
         for device, _readonly in devices(data):  # empty for a directory: a bind mount has no cache of its own
             run("blockdev", "--flushbufs", str(device))
-        snapshot = new_volume(
-            "snap",
+        snapshot = Volume(
+            volume_id=names.new_id("snap"),
             name=name,
             layout=volume.layout,
             size_bytes=volume.size_bytes,

@@ -20,9 +20,8 @@ import threading
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from examples.dirdriver import errors, mounts, names
+from examples.dirdriver import errors, mounts
 from examples.dirdriver.access import BLOCK, DIRECTORY
 from examples.dirdriver.commands import run
 from examples.dirdriver.loops import devices
@@ -121,17 +120,14 @@ class Shelf:
         flush(self._folder)
         return volume
 
-    def grow(self, volume: Volume, size_bytes: int) -> Volume:
-        """Give a volume a larger size. Returns its new record."""
+    def grow(self, volume: Volume, size_bytes: int) -> None:
         if volume.layout == BLOCK:
             grow_image(self.data(volume), size_bytes)
-        grown = replace(volume, size_bytes=size_bytes)
         record = _record(self._folder / volume.volume_id)
         new = record.with_suffix(".new")
-        _write(new, grown)
+        _write(new, replace(volume, size_bytes=size_bytes))
         new.replace(record)
         flush(record.parent)
-        return grown
 
     def remove(self, volume: Volume) -> None:
         unfinished = self._unfinished / volume.volume_id
@@ -144,10 +140,6 @@ class Shelf:
             roots = tuple(f"/{device.name}" for device, _readonly in devices(self.data(volume)))
             return [mount for mount in mounts.table() if mount.root in roots]
         return [mount for mount in mounts.table() if mount.root.endswith(f"/{volume.volume_id}/{data_name(volume)}")]
-
-
-def new_volume(kind: str, **fields: Any) -> Volume:
-    return Volume(volume_id=names.new_id(kind), **fields)
 
 
 def fill(data: Path, volume: Volume, source: Path | None) -> None:

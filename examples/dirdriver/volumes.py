@@ -9,7 +9,7 @@ from common.csi import csi_pb2 as pb
 from examples.dirdriver import access, errors, names, paging, sizes, topology
 from examples.dirdriver.loops import devices
 from examples.dirdriver.settings import Settings
-from examples.dirdriver.store import Shelf, Store, Volume, new_volume
+from examples.dirdriver.store import Shelf, Store, Volume
 
 log = logging.getLogger("dirdriver.volumes")
 
@@ -74,7 +74,7 @@ class Volumes:
         size = self._size(request.capacity_range, wanted["layout"], source.size_bytes if source else 0)
         if size > self._free_bytes():
             raise errors.exhausted(f"not enough free capacity on {self._settings.node_id}")
-        volume = new_volume("vol", name=name, size_bytes=size, **wanted)
+        volume = Volume(volume_id=names.new_id("vol"), name=name, size_bytes=size, **wanted)
         return self._volumes.make(volume, source=shelf.data(source) if source else None)
 
     def _source(self, source: pb.VolumeContentSource) -> tuple[Shelf, Volume | None]:
