@@ -28,8 +28,7 @@ from common.reports import (
     encode_reports,
     plugin_name,
 )
-from common.state_directory import make_state_directory
-from common.state_file import read_state, write_state
+from common.state_file import make_state_directory, read_state, write_state
 
 log = logging.getLogger("csi_bridge.driver.cache")
 

@@ -41,8 +41,7 @@ For every process:
 * `operator_orders`: the orders of operators to the hub, as dataclasses.
 * `tasks`, `token_bucket`, `line_limit`, `line_writer`, `logs`: tasks with an owner; log lines from a thread, in bounds.
 * `metrics`, `accounting`, `exposition`, `httpd`, `version`: one log line and one metric per call; `/metrics`.
-* `state_directory`, `files`, `state_file`: a directory closed to other users; a file replaced as a whole; a JSON file
-  with the version of its form.
+* `files`, `state_file`: a file replaced as a whole; a JSON file with the version of its form, in a closed directory.
 * `database`, `database_writer`: an SQLite file with the version of its schema; the one thread that writes to it.
 * `fault_points`: places at which a test kills the agent or the hub.
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import SettingsError
-from common.state_directory import make_state_directory
-from common.state_file import read_state, write_state
+from common.state_file import make_state_directory, read_state, write_state
 
 log = logging.getLogger("csi_bridge.edge.instance")
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from common.database import lock
 from common.errors import SettingsError
-from common.state_directory import make_state_directory
+from common.state_file import make_state_directory
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PLACE_CHARS: Final = 16

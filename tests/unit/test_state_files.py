@@ -12,8 +12,7 @@ import pytest
 
 from common.errors import NewerState
 from common.files import replace_file
-from common.state_directory import make_state_directory
-from common.state_file import read_state, write_state
+from common.state_file import make_state_directory, read_state, write_state
 
 
 def mode(path: Path) -> int:
