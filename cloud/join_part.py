@@ -115,13 +115,7 @@ class JoinPart:
             why = f"{who}; with --replace, the token lets a machine join in its place"
             raise OperatorRefused(_NOT_MADE, why)
         try:
-            token, secret = await self._trust.tokens.create(
-                nodes=asked.node,
-                drivers=tuple(asked.drivers),
-                ttl_s=asked.ttl_s,
-                uses=asked.uses,
-                replace=asked.replace,
-            )
+            token, secret = await self._trust.tokens.create(asked)
         except WriteFailed as error:
             raise OperatorRefused(_NOT_MADE, str(error)) from error
         self._note(token, by, "made")

@@ -45,13 +45,8 @@ class Denials:
 
     def find(self, node: str, serial: int) -> Denial | None:
         """The denial of a node (empty: another peer), or of its certificate (serial 0: none)."""
-        if not self._store.denials:
-            return None
-        keys = [(DenialKind.NODE, node)] if node else []
-        if serial:
-            keys.append((DenialKind.SERIAL, f"{serial:x}"))
-        found = map(self._store.denials.get, keys)
-        return next((denial for denial in found if denial is not None), None)
+        by_serial = self._store.denials.get((DenialKind.SERIAL, f"{serial:x}")) if serial else None
+        return self._store.denials.get((DenialKind.NODE, node)) or by_serial
 
     def denies(self, node: str) -> bool:
         """Whether a node is denied by its name, with every certificate."""

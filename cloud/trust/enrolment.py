@@ -186,7 +186,8 @@ class Enrolment:
             raise NotIssued(RefusedFor.CERTIFICATE, "this certificate was not issued by the hub; let the node join")
         node = names[0]
         self._check_denied(node, shown.serial)
-        if self._generations.is_repeat(node, self._request_key(asked.request)):
+        found = self._generations.issued_to(node, self._request_key(asked.request))
+        if found is not None and found.state is State.CURRENT:
             raise NotIssued(RefusedFor.REQUEST, "this request was answered before, and the node uses the answer")
         self._generations.examine(node, shown)
         self._generations.adopt(node, shown)

@@ -126,11 +126,6 @@ class Generations:
             used_for=made if uses_token else None,
         )
 
-    def is_repeat(self, node: str, key: str) -> bool:
-        """Whether the hub has answered a request for this key, and the node uses the answer."""
-        found = self.issued_to(node, key)
-        return found is not None and found.state is State.CURRENT
-
     def next_of(self, node: str) -> int:
         return max(self._store.certificates.get(node, {}), default=0) + 1
 

@@ -27,6 +27,7 @@ from typing import Final
 from cloud.trust.trust_store import Certificate, Token, TrustStore
 from common.enrolment import NotIssued, RefusedFor
 from common.errors import OperatorRefused
+from common.operator_orders import CreateToken
 from common.pages.hub import TokenJoin, TokenStatus
 from common.pages.json_form import time_of
 
@@ -47,16 +48,14 @@ class Tokens:
         # Held from the check of a token until its use is stored, and while an operator changes one
         self.changing = asyncio.Lock()
 
-    async def create(
-        self, *, nodes: str, drivers: tuple[str, ...], ttl_s: float, uses: int, replace: bool
-    ) -> tuple[Token, bytes]:
+    async def create(self, asked: CreateToken) -> tuple[Token, bytes]:
         """Make a token. Returns it with its secret, which the hub does not keep.
 
         Raises OperatorRefused if the pattern can match no node, or there are too many tokens; WriteFailed.
         """
-        if not _PATTERN.fullmatch(nodes):
+        if not _PATTERN.fullmatch(asked.node):
             raise OperatorRefused("no token is made", "--node must be a node's name, or a pattern such as edge-*")
-        if replace and _WILDCARDS & set(nodes):
+        if asked.replace and _WILDCARDS & set(asked.node):
             raise OperatorRefused("no token is made", "--replace needs the name of one node: --node=NAME")
         gone = [it.id for it in self._store.tokens.values() if it.ends_at + KEPT_S < self._now()]
         if len(self._store.tokens) - len(gone) >= MOST_TOKENS:
@@ -64,7 +63,10 @@ class Tokens:
                 "no token is made", f"there are {MOST_TOKENS} tokens; one with --uses serves many nodes"
             )
         secret, now = secrets.token_bytes(_SECRET_BYTES), self._now()
-        token = Token(secrets.token_hex(6), _hash(secret), nodes, drivers, now, now + ttl_s, uses, replace)
+        token = Token(
+            secrets.token_hex(6), _hash(secret), asked.node, tuple(asked.drivers), now, now + asked.ttl_s, asked.uses,
+            asked.replace,
+        )  # fmt: skip
         await self._store.save_token(token, gone=gone)
         return token, secret
 

@@ -13,7 +13,7 @@ from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
-from common.operator_orders import Allow, Deny
+from common.operator_orders import Allow, CreateToken, Deny
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
 
@@ -119,7 +119,7 @@ async def test_the_denial_of_a_node_revokes_the_tokens_that_name_it_for_good(hub
     tokens = Tokens(hub.store, now=lambda: NOW)
 
     async def make(nodes: str, *, replace: bool = False) -> str:
-        token, _ = await tokens.create(nodes=nodes, drivers=(), ttl_s=60.0, uses=1, replace=replace)
+        token, _ = await tokens.create(CreateToken(node=nodes, drivers=[], ttl_s=60, uses=1, replace=replace))
         return token.id
 
     stolen = [await make("n1"), await make("n1", replace=True)]

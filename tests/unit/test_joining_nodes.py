@@ -30,6 +30,7 @@ from common.enrolment import (
 from common.errors import timestamp
 from common.messages import Kind
 from common.metrics import Metrics
+from common.operator_orders import CreateToken
 from common.peer import Peer as Address
 from common.status import Code
 from common.tls import TlsFiles
@@ -109,7 +110,8 @@ class EnrollingHub:
     async def token(
         self, nodes: str = "n1", *, uses: int = 1, drivers: tuple[str, ...] = (), replace: bool = False
     ) -> tuple[str, bytes]:
-        token, secret = await self.tokens.create(nodes=nodes, drivers=drivers, ttl_s=60.0, uses=uses, replace=replace)
+        asked = CreateToken(node=nodes, drivers=list(drivers), ttl_s=60, uses=uses, replace=replace)
+        token, secret = await self.tokens.create(asked)
         return token.id, secret
 
     async def join(self, token: tuple[str, bytes], node: str = "n1", key: NodeKey | None = None) -> NodeKey:

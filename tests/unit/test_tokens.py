@@ -8,6 +8,7 @@ from cloud.trust.tokens import KEPT_S, Tokens
 from cloud.trust.trust_store import Token, TrustStore
 from common.enrolment import NotIssued
 from common.errors import OperatorRefused
+from common.operator_orders import CreateToken
 from tests.kit.memory_records import MemoryRecords
 
 
@@ -18,7 +19,9 @@ class MintedTokens:
         self.tokens = Tokens(self.store, now=lambda: self.now)
 
     async def make(self, nodes: str = "n1", uses: int = 1, *, replace: bool = False) -> tuple[Token, bytes]:
-        return await self.tokens.create(nodes=nodes, drivers=("a.csi",), ttl_s=60.0, uses=uses, replace=replace)
+        return await self.tokens.create(
+            CreateToken(node=nodes, drivers=["a.csi"], ttl_s=60, uses=uses, replace=replace)
+        )
 
 
 @pytest.fixture
