@@ -7,7 +7,7 @@ Read in this order:
 * `rules`, `requests`, `fleet`, `affinity`: the fields of calls; names, ids and topologies in a request; the nodes of a
   driver and their reports; the nodes that PersistentVolumes allow.
 * `book`, `claim`: the claims of one driver in memory: one row a name, with one state. Pure.
-* `claims`, `claim_records`: all books, written through; their records.
+* `claims`: all books, written through to the records.
 * `ledger`, `recent`: what the leak audit reads; what pinned creates have made lately.
 * `outcome`: the meaning of a call's end.
 * `elections`: the nodes that serve drivers whose storage every node reaches.

@@ -1,11 +1,12 @@
-"""A claim: the row of one name, the things in it, and the calls under it. Pure.
+"""A claim: the row of one name, the things in it, and the calls under it; and its record. Pure.
 
-Its state in memory and in the records, and what each means, stands in `book`.
+Its state in memory and in the records, and what each means, stands in `book`. The body of a record has `state`, and
+what is not empty of `node`, `since`, `lease_s`, `machine` and `ids`.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any
 
 from cloud.placement.rules import Thing
 
@@ -26,17 +27,6 @@ class Mark(StrEnum):
     LISTED = "listed"  # its lists tell ids that no claim has
     # The hub forgot the node, which had things. It ends when the node lists again, or when they are given up.
     FORGOTTEN = "forgotten"
-
-
-class Row(NamedTuple):
-    """A claim in the records."""
-
-    state: str
-    node: str  # the node of the open calls; empty: none is open
-    since: float  # when the first of them began, in seconds since the epoch
-    lease_s: int  # as of the `Claim`
-    machine: str  # as of the `Claim`
-    ids: tuple[tuple[str, str, str, float, float], ...]  # kind, id, node, `Id.since` and `Id.gone` of each thing
 
 
 @dataclass(slots=True)
@@ -94,15 +84,50 @@ class Claim:
         self.sent += 1
         self.doubtful = self.sent
 
-    def row(self) -> Row | None:
-        """The row that the records should have; None: none."""
+    def body(self) -> dict[str, Any] | None:
+        """The body of the record that there should be; None: none."""
         ids, state = [], State.DELETED
         for (thing, node), its in self.ids.items():
-            ids.append((thing.kind, thing.id, node, its.since, its.gone))
-            state = state if its.gone else State.MADE
+            told = {"kind": thing.kind, "id": thing.id, "node": node, "since": its.since}
+            if its.gone:
+                told["gone"] = its.gone
+            else:
+                state = State.MADE
+            ids.append(told)
+        body: dict[str, Any] = {"state": state}
         if self.is_kept and self.is_open:
-            return Row(State.OPEN, self.node, self.since, self.lease_s, self.machine, tuple(ids))
-        return Row(state, "", 0.0, 0, "", tuple(ids)) if ids else None
+            body |= {"state": State.OPEN, "node": self.node, "since": self.since}
+            if self.lease_s:
+                body["lease_s"] = self.lease_s
+            if self.machine:
+                body["machine"] = self.machine
+        elif not ids:
+            return None
+        if ids:
+            body["ids"] = ids
+        return body
+
+
+def read_claim(name: str, body: dict[str, Any]) -> Claim:
+    """The claim that a record has; its open call is in doubt.
+
+    Raises KeyError, TypeError or ValueError if it cannot be read.
+    """
+    node, machine = text_in(body.get("node", "")), text_in(body.get("machine", ""))
+    claim = Claim(name, node, float(body.get("since", 0)), int(body.get("lease_s", 0)), machine, has_row=True)
+    for told in body.get("ids", ()):
+        thing, node = Thing(text_in(told["kind"]), text_in(told["id"])), text_in(told["node"])
+        claim.ids[thing, node] = Id(name, float(told["since"]), float(told.get("gone", 0)))
+    if State(body["state"]) is State.OPEN:
+        claim.doubt()
+        claim.is_kept = claim.is_confirmed = True
+    return claim
+
+
+def text_in(value: Any) -> str:  # of a record
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 class Attempt:

@@ -1,4 +1,9 @@
-"""The claims: the books of all drivers, written through to the records (`claim_records`).
+"""The claims: the books of all drivers, written through to the records.
+
+kind       key                    body
+claim      driver, name           as of `claim`
+claim      driver, `Node n1`      state (`Mark`), node
+election   driver                 node, epoch, since, why (`Elected`)
 
 One process has the books, in one event loop. So a decision and the change that follows from it without an await between
 are one step: no other call of this hub can come between, and the records keep other hubs out.
@@ -23,21 +28,13 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from cloud.election import Elected
 from cloud.placement.book import GONE_S, MOST_LISTED_BYTES, Book, size_bytes
-from cloud.placement.claim import Attempt, Claim, Id, Mark, Place, Row, State
-from cloud.placement.claim_records import (
-    changed_claim,
-    changed_election,
-    changed_mark,
-    marked_node,
-    read_claim,
-    read_claims,
-    read_elections,
-)
+from cloud.placement.claim import Attempt, Claim, Id, Mark, Place, read_claim, text_in
 from cloud.placement.ledger import Ledger, read
 from cloud.placement.recent import Recent
 from cloud.placement.requests import LONGEST_CHARS, about, deletion_of
@@ -45,6 +42,8 @@ from cloud.placement.rules import Thing
 from cloud.records.records import Body, Change, Key, Kind, Records
 from common.database_writer import WriteFailed
 from common.errors import NameElsewhere, NoPlace, PlacementNotKept
+
+_NODE: Final = "Node "  # Begins the name of a mark. A claim's name begins with a method.
 
 
 class ListsTooLarge(Exception):
@@ -69,22 +68,22 @@ class Claims:
         """
         self.now, self._records = now, records
         # the last election of each driver, as it is known to be in the records.
-        self.elections = read_elections(records)
+        self.elections = dict(records.take(Kind.ELECTION, _read_election))
         self._books: defaultdict[str, Book] = defaultdict(Book)
         # By driver and node: the names that an order to forget the node has changed, and the records have not.
         self._unforgotten: dict[tuple[str, str], set[str]] = {}
         self._recent = Recent(now())
-        claims, marks = read_claims(records)
-        for driver, node, mark in marks:
-            self._books[driver].mark(node, mark)
-        for driver, name, row in claims:
-            self._load(self._books[driver], name, row)
-        for driver, name, row in claims:  # what another row has now must not come back once that one is gone
-            claim = self.book(driver).claims.get(name)
-            if row != (claim.row() if claim is not None else None):
-                self._put_name(driver, name)
-        records.watch(Kind.CLAIM, lambda key: self._as_it_is(*key), self._adopt)
-        records.watch(Kind.ELECTION, lambda key: changed_election(key[0], self.elections.get(key[0])))
+        found = records.take(Kind.CLAIM, _read)
+        for key, _, it in found:
+            if isinstance(it, Claim):
+                self._load(self._books[key[0]], it)
+            else:
+                self._books[key[0]].mark(*it)
+        for key, body, _ in found:  # what another row has now must not come back once that one is gone
+            if (present := self._as_it_is(key)).body != body:
+                records.put(present)
+        records.watch(Kind.CLAIM, self._as_it_is, self._adopt)
+        records.watch(Kind.ELECTION, lambda key: _changed_election(key[0], self.elections.get(key[0])))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -119,7 +118,7 @@ class Claims:
 
     async def elect(self, driver: str, new: Elected) -> None:
         """Record an election. Raises PlacementNotKept if that fails."""
-        await _written(self._records.write([changed_election(driver, new)]))
+        await _written(self._records.write([_changed_election(driver, new)]))
         self.elections[driver] = new
 
     # ---- names -------------------------------------------------------------------------------------------------------
@@ -189,7 +188,7 @@ class Claims:
 
     def written(self, driver: str, names: Iterable[str]) -> "asyncio.Future[None]":
         """Write some names as memory has them now. Returns the end of the write, for `check`."""
-        return self._records.write([self._row(driver, name) for name in names])
+        return self._records.write([self._as_it_is((driver, name)) for name in names])
 
     def check(self, end: "asyncio.Future[None]", driver: str = "", claim: Claim | None = None) -> None:
         """Check the end of a write, which may be that of a `made` under a claim.
@@ -296,7 +295,7 @@ class Claims:
             self._listed(driver, node, kind, things, began=began, at=at)
             return
         try:
-            await _written(self._records.write([changed_mark(driver, node, Mark.LISTED)]))
+            await _written(self._records.write([_changed_mark(driver, node, Mark.LISTED)]))
             self._listed(driver, node, kind, things, began=began, at=at)
         finally:  # a claim may have the ids by now, and the write may go on without its caller
             self._put_mark(driver, node)
@@ -342,8 +341,8 @@ class Claims:
             mark = Mark.FORGOTTEN if had and not is_given_up else None
             book.mark(node, mark)
             names[its] = {claim.name for claim in claims} | self._unforgotten.setdefault((its, node), set())
-            rows += [self._row(its, name) for name in names[its]]
-            (dropped if mark is None else noted).append(changed_mark(its, node, mark))
+            rows += [self._as_it_is((its, name)) for name in names[its]]
+            (dropped if mark is None else noted).append(_changed_mark(its, node, mark))
         # A note comes first and goes last: with it, no call takes the node's things for things that nobody has.
         end = self._records.write([*noted, *rows, *dropped])
         end.add_done_callback(partial(self._forgot, node, names))
@@ -363,16 +362,14 @@ class Claims:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _as_it_is(self, driver: str, name: str) -> Change:
+    def _as_it_is(self, key: Key) -> Change:
         """A record of a claim or a mark as memory has it."""
-        if (node := marked_node(name)) is not None:
-            return changed_mark(driver, node, self.book(driver).marks.get(node))
-        return self._row(driver, name)
-
-    def _row(self, driver: str, name: str) -> Change:
-        """The change to the record of a name, as memory has it now."""
+        driver, name = key
+        if name.startswith(_NODE):
+            node = name.removeprefix(_NODE)
+            return _changed_mark(driver, node, self.book(driver).marks.get(node))
         claim = self.book(driver).claims.get(name)
-        return changed_claim(driver, name, claim.row() if claim is not None else None)
+        return Change(Kind.CLAIM, key, claim.body() if claim is not None else None)
 
     def _write(self, driver: str, claims: Collection[Claim]) -> "asyncio.Future[None]":
         """Write claims now, in this order. Returns the end of the write."""
@@ -380,20 +377,21 @@ class Claims:
         for claim in claims:
             claim.has_row = True
             if (name := claim.name) not in changes:
-                changes[name] = changed_claim(driver, name, present[name].row() if name in present else None)
+                body = present[name].body() if name in present else None
+                changes[name] = Change(Kind.CLAIM, (driver, name), body)
         return self._records.write(changes.values())
 
     def _put(self, driver: str, claim: Claim) -> None:
-        if claim.row() is not None or claim.has_row:
+        if claim.body() is not None or claim.has_row:
             self._put_name(driver, claim.name)
 
     def _put_name(self, driver: str, name: str) -> None:
         if (claim := self.book(driver).claims.get(name)) is not None:
             claim.has_row = True
-        self._records.put(self._row(driver, name))
+        self._records.put(self._as_it_is((driver, name)))
 
     def _put_mark(self, driver: str, node: str) -> None:
-        self._records.put(changed_mark(driver, node, self.book(driver).marks.get(node)))
+        self._records.put(_changed_mark(driver, node, self.book(driver).marks.get(node)))
 
     def _adopt(self, key: Key, body: Body) -> bool:
         """Take a claim that a hub before this one has written late: its create of local storage may be under way.
@@ -401,29 +399,46 @@ class Claims:
         That of any other call goes, and of a create of shared storage: a second node does no harm with it, and its
         caller does not ask again if it has had its answer since.
         """
-        driver, name, row = read_claim(key, body)
-        if not isinstance(row, Row):
+        driver, name = key
+        _, _, late = _read(key, body)
+        if not isinstance(late, Claim):
             return True
         claim = self.book(driver).claims.get(name)
-        is_call = row.state == State.OPEN and not row.ids
-        if claim is None and is_call and (row.machine or about(name) is not None):
-            self._records.put(changed_claim(driver, name, None))
+        is_call = late.is_open and not late.ids
+        if claim is None and is_call and (late.machine or about(name) is not None):
+            self._records.put(Change(Kind.CLAIM, key, None))
         elif claim is None:
-            self._load(self._books[driver], name, row)
-        return claim is None or claim.node == row.node
+            self._load(self._books[driver], late)
+        return claim is None or claim.node == late.node
 
-    def _load(self, book: Book, name: str, row: Row) -> None:
-        claim = book.claims.setdefault(name, Claim(name, row.node, row.since, row.lease_s, row.machine, has_row=True))
-        for kind, id_, node, since, gone in row.ids:
-            thing, its = Thing(kind, id_), Id(name, since, gone)
+    def _load(self, book: Book, claim: Claim) -> None:
+        ids, claim.ids = claim.ids, {}
+        book.claims[claim.name] = claim
+        for (thing, node), its in ids.items():
             other = book.ids.get(thing, {}).get(node)  # if two rows have it, the removal of the older one has failed
-            if other is None or (gone or math.inf) >= (other.gone or math.inf):
-                for changed in book.put(name, thing, node, its):
+            if other is None or (its.gone or math.inf) >= (other.gone or math.inf):
+                for changed in book.put(claim.name, thing, node, its):
                     book.index(changed)
-        if row.state == State.OPEN:
-            claim.doubt()
-            claim.is_kept = claim.is_confirmed = True
         book.index(claim)
+
+
+def _read(key: Key, body: Body) -> tuple[Key, Body, Claim | tuple[str, Mark]]:
+    """A record of a claim, or of a node's mark."""
+    _, name = key
+    return key, body, (text_in(body["node"]), Mark(body["state"])) if name.startswith(_NODE) else read_claim(name, body)
+
+
+def _read_election(key: Key, body: Body) -> tuple[str, Elected]:
+    (driver,) = key
+    return driver, Elected(text_in(body["node"]), int(body["epoch"]), float(body["since"]), text_in(body["why"]))
+
+
+def _changed_election(driver: str, elected: Elected | None) -> Change:
+    return Change(Kind.ELECTION, (driver,), asdict(elected) if elected is not None else None)
+
+
+def _changed_mark(driver: str, node: str, mark: Mark | None) -> Change:
+    return Change(Kind.CLAIM, (driver, _NODE + node), {"state": mark, "node": node} if mark is not None else None)
 
 
 async def _written(end: "asyncio.Future[None]") -> None:

@@ -30,8 +30,8 @@ T = TypeVar("T")
 class Kind(StrEnum):
     """The kinds of records. Each belongs to one module, which says what its keys and bodies are."""
 
-    CLAIM = "claim"  # `cloud.placement.claim_records`
-    ELECTION = "election"  # `cloud.placement.claim_records`
+    CLAIM = "claim"  # `cloud.placement.claims`
+    ELECTION = "election"  # `cloud.placement.claims`
     NODE = "node"  # `cloud.node_records`
     SEGMENTS = "segments"  # `cloud.unique_segments`
     OFFER = "offer"  # `cloud.placement.offers`

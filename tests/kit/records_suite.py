@@ -61,7 +61,7 @@ class RecordsSuite:
         await claims.elect("d", elected := Elected("n1", 9, 50.5, "first election"))
         later = Claims(await reopen())
         books = [each.book("d") for each in (claims, later)]
-        rows = [{name: it.row() for name, it in book.claims.items()} for book in books]
+        rows = [{name: it.body() for name, it in book.claims.items()} for book in books]
         assert rows[0] == rows[1]
         assert rows[1].keys() == {"CreateVolume open", "CreateVolumeGroupSnapshot g"}
         assert [book.marks for book in books] == [{"n3": Mark.LISTED, "n4": Mark.FORGOTTEN}] * 2

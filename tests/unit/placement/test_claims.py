@@ -13,12 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloud.placement.book import LISTED_BYTES
-from cloud.placement.claim import Mark, Row, State
-from cloud.placement.claim_records import changed_claim
+from cloud.placement.claim import Mark
 from cloud.placement.claims import Claims, ListsTooLarge
 from cloud.placement.ledger import Open
 from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
-from cloud.records.records import Change, Kind
+from cloud.records.records import Body, Change, Kind
 from cloud.records.sqlite import SqliteRecords
 from common.database_writer import WriteFailed
 from common.errors import NameElsewhere, NoPlace, PlacementNotKept, SettingsError
@@ -178,11 +177,13 @@ class Overlap:
         self.records.most = MANY
 
 
-def known(book: Book) -> tuple[dict[str, Row | None], dict[str, Mark]]:
+def known(book: Book) -> tuple[dict[str, Body | None], dict[str, Mark]]:
     """All that a book and the records of it have."""
-    rows = {name: claim.row() for name, claim in book.claims.items()}
-    sorted_rows = {name: row._replace(ids=tuple(sorted(row.ids))) if row else None for name, row in rows.items()}
-    return sorted_rows, book.marks
+    bodies = {name: claim.body() for name, claim in book.claims.items()}
+    for body in bodies.values():
+        if body is not None:
+            body["ids"] = sorted(body.get("ids", ()), key=str)
+    return bodies, book.marks
 
 
 def holders(book: Book) -> set[tuple[str, str]]:
@@ -334,8 +335,8 @@ async def test_a_thing_that_was_made_again_is_not_deleted_by_an_older_row_that_a
 async def test_a_thing_that_two_records_have_is_gone_from_both_once_it_is_deleted() -> None:
     records = MemoryRecords()
     for name in ("CreateVolume old", NAME):  # the newer one was written, and the older one not yet
-        row = Row("made", "", 0.0, 0, "", ((VOLUME, VOL.id, "n1", 1.0, 0.0),))
-        await records.write([changed_claim(D, name, row)])
+        ids = [{"kind": VOLUME, "id": VOL.id, "node": "n1", "since": 1.0}]
+        await records.write([Change(Kind.CLAIM, (D, name), {"state": "made", "ids": ids})])
     claims = Claims(records, now=lambda: 100.0)
     await delete(claims, "n1")
     await delete(claims, "n1", OTHER, at=4_000.0)  # the first one is more than an hour old
@@ -581,7 +582,7 @@ async def test_a_claim_that_an_earlier_hub_has_written_late_keeps_its_name_from_
     records, adopt = MemoryRecords(), dict[Kind, Any]()
     records.watch = lambda kind, _now, its=None: adopt.update({kind: its})  # type: ignore[method-assign]  # the test is the records
     claims = Claims(records)
-    late = changed_claim(D, NAME, Row(State.OPEN, "n1", 1.0, 0, "", ()))
+    late = Change(Kind.CLAIM, (D, NAME), {"state": "open", "node": "n1", "since": 1.0})
     attempt = claims.begin(D, NAME, "n2")
     assert not adopt[Kind.CLAIM](late.key, late.body)  # this hub's own call is not over
     claims.end(D, attempt, in_doubt=False)
@@ -597,7 +598,8 @@ async def test_a_late_claim_goes_if_its_call_does_no_harm_at_a_second_node(name:
     records.watch = lambda kind, _now, its=None: adopt.update({kind: its})  # type: ignore[method-assign]  # the test is the records
     claims = Claims(records)
     records.put = put.append  # type: ignore[method-assign]  # as above
-    late = changed_claim(D, name, Row(State.OPEN, "n1", 1.0, 0, machine, ()))
+    body = {"state": "open", "node": "n1", "since": 1.0, "machine": machine}
+    late = Change(Kind.CLAIM, (D, name), body)
     assert adopt[Kind.CLAIM](late.key, late.body)
     assert put == [late._replace(body=None)]
     claims.begin(D, name, "n2")

@@ -256,7 +256,7 @@ async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_wri
 async def test_a_claim_whose_caller_left_before_its_turn_is_not_written(world: Placed) -> None:
     with world.disk.slow():
         other = asyncio.create_task(world.ask("CreateVolume", create("pvc-2", on("n1"))))
-        await until(lambda: not world.records._writer._once)  # its thread has it
+        await until(lambda: not world.records._writer._waiting)  # its thread has it
         await settle()
         asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
         await settle()
