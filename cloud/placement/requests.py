@@ -110,7 +110,8 @@ def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts
     except DecodeError:
         raise ValueError(f"not a {fields.request.DESCRIPTOR.name}") from None
     name = f"{fields.short} {own}" if fields.name is not None and (own := fields.name(message)) else ""
-    things, ends = _things(fields.about, message), _things(fields.ends, message)
+    things = _things(fields.about, message) if fields.about else ()
+    ends = _things(fields.ends, message) if fields.ends else ()
     terms: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
     if rule.wants:
         wanted: Any = getattr(message, rule.wants)
@@ -128,7 +129,7 @@ def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts
     return Whereabouts(
         name=name,
         things=things,
-        parts=_things(fields.parts, message),
+        parts=_things(fields.parts, message) if fields.parts else (),
         ends=ends,
         node_id=getattr(message, "node_id", ""),
         terms=tuple(terms.values()),

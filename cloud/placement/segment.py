@@ -5,7 +5,7 @@ This is for vendors without a topology of their own, for volumes and snapshots a
 call to such a vendor, so the hub removes it whole.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
@@ -28,51 +28,29 @@ def without_topology(method: str, request: bytes) -> bytes:
     return message.SerializeToString()
 
 
-def with_topology(method: str, answer: bytes, segments: Mapping[str, str]) -> bytes:
-    """An answer with a topology for all its volumes and snapshots; the same bytes if it has none.
-
-    Raises:
-        ValueError: the answer does not parse.
-    """
-    return _placed(method, answer, segments, lambda _: True)
-
-
-def with_missing_topology(method: str, answer: bytes, segments: Mapping[str, str]) -> bytes:
-    """An answer with a topology for those volumes that the vendor gives none.
-
-    See docs/csi-contract.md#a-local-volume-says-where-it-is.
-    """
-    return _placed(method, answer, segments, lambda it: isinstance(it, Volume) and not it.accessible_topology)
-
-
 def placed_answer(method: str, send: Send, answer: bytes) -> bytes:
-    """An answer with its topology changed as `Send.segment` says. An answer that does not parse stays as it is."""
-    if send.segment is Segment.AS_IS or send.member is None or not send.member.segments:
+    """An answer with its topology changed as `Send.segment` says; the same bytes if it has nothing to change.
+
+    ADDED concerns all volumes and snapshots in it, MISSING those volumes that the vendor gives none
+    (docs/csi-contract.md#a-local-volume-says-where-it-is). An answer that does not parse stays as it is.
+    """
+    rule, segments = RULES.get(method), send.member.segments if send.member is not None else {}
+    if send.segment is Segment.AS_IS or not segments or rule is None or not rule.placed:
         return answer
-    edit = with_topology if send.segment is Segment.ADDED else with_missing_topology
     try:
-        return edit(method, answer, send.member.segments)
-    except ValueError:
-        return answer
-
-
-def _placed(method: str, answer: bytes, segments: Mapping[str, str], is_due: Callable[[Any], bool]) -> bytes:
-    rule = RULES.get(method)
-    if rule is None or not rule.placed:
-        return answer
-    message = _read(method, answer)
-    due = [each for field in rule.placed for each in _messages(message, field) if is_due(each)]
-    for placed in due:
-        del placed.accessible_topology[:]
-        placed.accessible_topology.add().segments.update(segments)
-    return message.SerializeToString() if due else answer
-
-
-def _read(method: str, answer: bytes) -> Message:
-    try:
-        return METHODS[method].response.FromString(answer)
+        message = METHODS[method].response.FromString(answer)
     except DecodeError:
-        raise ValueError(f"not a {METHODS[method].response.DESCRIPTOR.name}") from None
+        return answer
+    is_changed, is_added = False, send.segment is Segment.ADDED
+    for field in rule.placed:
+        for placed in _messages(message, field):
+            if is_added or (isinstance(placed, Volume) and not placed.accessible_topology):
+                del placed.accessible_topology[:]
+                added = placed.accessible_topology.add().segments
+                for key, value in segments.items():  # `update` is three more functions
+                    added[key] = value
+                is_changed = True
+    return message.SerializeToString() if is_changed else answer
 
 
 def _messages(message: Message, field: str) -> Iterator[Any]:

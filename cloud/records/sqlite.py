@@ -10,6 +10,7 @@ Rules:
 """
 
 import asyncio
+import functools
 import json
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -40,7 +41,8 @@ _DROP: Final = "DELETE FROM records WHERE kind = ? AND key = ?"
 T = TypeVar("T")
 
 
-_key_text, _body_text = json.JSONEncoder().encode, json.JSONEncoder(separators=(",", ":")).encode
+_body_text = json.JSONEncoder(separators=(",", ":")).encode
+_key_text = functools.lru_cache(1_024)(json.JSONEncoder().encode)  # a name is written two or three times
 
 
 class SqliteRecords:
