@@ -18,7 +18,6 @@ Rules:
 """
 
 import asyncio
-import contextlib
 import logging
 import queue
 import sqlite3
@@ -173,8 +172,10 @@ class DatabaseWriter:
             if is_due:
                 self._write(batch)
                 continue
-            with contextlib.suppress(queue.Empty):
+            try:  # noqa: SIM105  # `suppress` is three more functions, and both threads wait for them
                 self._woken.get(timeout=rest_s if batch else None)
+            except queue.Empty:
+                pass
             self._sleeps = False
 
     def _write(self, batch: dict[Hashable, _Write]) -> None:
@@ -195,8 +196,10 @@ class DatabaseWriter:
         self._note_trouble(next(iter(failed.values()), None))
         ended = [(it.done, failed.get(key)) for key, it in batch.items() if it.done is not None and key not in again]
         if ended:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            try:  # noqa: SIM105  # as above
                 ended[0][0].get_loop().call_soon_threadsafe(self._settle, ended, len(failed) < len(batch))
+            except RuntimeError:  # the loop has ended
+                pass
 
     def _transact(self, writes: list[_Write]) -> list[Exception | None]:
         """Attempt some writes in one transaction. Returns the error of each; None: it worked."""

@@ -105,12 +105,10 @@ class Book:
         return new
 
     def end(self, attempt: Attempt, *, in_doubt: bool | None) -> None:
-        """Count the end of a call.
+        """Count the end of a call. `in_doubt`: it may have made something that no answer named.
 
-        Args:
-            attempt: the call.
-            in_doubt: whether it may have made something that no answer named. None: it made nothing and says nothing of
-                earlier calls, because it was not sent, or because the vendor refused the requested topology.
+        None: it made nothing and says nothing of earlier calls, because it was not sent, or because the vendor refused
+        the requested topology.
         """
         claim = attempt.claim
         claim.running -= 1
@@ -214,8 +212,7 @@ class Book:
     def forget(self, node: str) -> tuple[list[Claim], bool]:
         """Drop all of a node but its mark. Its calls count no more.
 
-        Returns:
-            The claims that have changed, and whether the node had things.
+        Returns the claims that have changed, and whether the node had things.
         """
         ids = {thing: its[node] for thing, its in self.ids.items() if node in its}
         listed = list(self.listed_by(node))

@@ -63,12 +63,7 @@ Votes = Sequence[tuple[DriverReport, int]]
 
 
 def voted(votes: Votes, earlier: DriverReport | None) -> DriverReport:
-    """The report that most nodes agree on.
-
-    Args:
-        votes: at least one.
-        earlier: the last result for this driver; None: there was none.
-    """
+    """The report that most nodes agree on. `earlier` is the last result for this driver; None: there was none."""
     votes = sorted(votes, key=lambda vote: -vote[1])
     first = votes[0][0]
     answers = {GET_PLUGIN_INFO: _most_common(votes, earlier)}
@@ -86,7 +81,7 @@ def with_topology(report: DriverReport) -> DriverReport:
     """
     if has_topology(report):
         return report
-    plugin = _parse(GetPluginCapabilitiesResponse, report.answers[GET_PLUGIN_CAPABILITIES])
+    plugin = parse_answer(GetPluginCapabilitiesResponse, report.answers[GET_PLUGIN_CAPABILITIES])
     for kind in (_OWN_TOPOLOGY, *[_OF_SNAPSHOTS] * ("CREATE_DELETE_SNAPSHOT" in names(report))):
         if not any(_is_service(each, kind) for each in plugin.capabilities):
             plugin.capabilities.add().service.type = kind
@@ -95,13 +90,13 @@ def with_topology(report: DriverReport) -> DriverReport:
 
 
 def has_topology(report: DriverReport) -> bool:
-    plugin = _parse(GetPluginCapabilitiesResponse, report.answers.get(GET_PLUGIN_CAPABILITIES))
+    plugin = parse_answer(GetPluginCapabilitiesResponse, report.answers.get(GET_PLUGIN_CAPABILITIES))
     return any(_is_service(each, _OWN_TOPOLOGY) for each in plugin.capabilities)
 
 
 def names(report: DriverReport) -> dict[str, str]:
     """The capabilities in a report: the method of the question, by names such as `EXPAND_VOLUME`."""
-    told = ((method, _parse(kind, report.answers.get(method))) for method, kind in _ANSWERS.items())
+    told = ((method, parse_answer(kind, report.answers.get(method))) for method, kind in _ANSWERS.items())
     return {_name(method, each): method for method, message in told for each in message.capabilities}
 
 
@@ -179,7 +174,7 @@ def _is_list(capability: Any) -> bool:  # one of four message classes
 
 def _keys(kind: type[Message], answer: Answer | None) -> dict[bytes, Any]:
     """The capabilities in an answer, by their bytes, which several have in common if they are the same."""
-    return {each.SerializeToString(deterministic=True): each for each in _parse(kind, answer).capabilities}
+    return {each.SerializeToString(deterministic=True): each for each in parse_answer(kind, answer).capabilities}
 
 
 def _is_service(capability: Any, kind: int) -> bool:
@@ -200,7 +195,7 @@ def _name(method: str, capability: Any) -> str:  # one of four message classes
     return prefix + name
 
 
-def _parse(kind: type[Message], answer: Answer | None) -> Any:  # one of four message classes
+def parse_answer(kind: type[Message], answer: Answer | None) -> Any:  # one of four message classes
     """The answer as a message; an empty one if there is none, if it is an error, or if it does not parse."""
     message = kind()
     try:

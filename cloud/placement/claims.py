@@ -54,11 +54,7 @@ class ListsTooLarge(Exception):
 
 
 class Claims:
-    """The claims of this hub.
-
-    Attributes:
-        now: seconds since the epoch.
-    """
+    """The claims of this hub."""
 
     def __init__(self, records: Records, *, now: Callable[[], float] = time.time) -> None:
         """Take the claims and elections out of the records.
@@ -66,7 +62,7 @@ class Claims:
         Raises:
             SettingsError: a record cannot be read.
         """
-        self.now, self._records = now, records
+        self.now, self._records = now, records  # seconds since the epoch
         # the last election of each driver, as it is known to be in the records.
         self.elections = dict(records.take(Kind.ELECTION, _read_election))
         self._books: defaultdict[str, Book] = defaultdict(Book)
@@ -126,15 +122,7 @@ class Claims:
     def begin(
         self, driver: str, name: str, node: str, *, lease_s: int = 0, machine: str = "", over: Collection[str] = ()
     ) -> Attempt:
-        """Begin a call under a name.
-
-        Args:
-            driver: the driver.
-            name: the name.
-            node: the node.
-            lease_s: as of the `Claim`.
-            machine: as of the `Claim`.
-            over: nodes that surely run no call any more.
+        """Begin a call under a name. The nodes `over` surely run no call of it any more.
 
         Raises:
             NameElsewhere: a call of the name is open at another node.

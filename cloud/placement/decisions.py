@@ -47,11 +47,6 @@ class Ask(NamedTuple):
         """Whether an operator sends it."""
         return not self.mode
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether the elected node serves it."""
-        return self.mode == Mode.SHARED
-
 
 class View(NamedTuple):
     """The state that a decision is made by. It is valid until the next await."""

@@ -47,15 +47,7 @@ DRIFT: Final = 1.01
 
 
 class Elections:
-    """The elections of all drivers. `follow` it as a task.
-
-    Attributes:
-        nodes: the nodes.
-        fleet: the nodes of a driver.
-        rules: the operator's rules for a driver.
-        labels: a node's labels; None: the hub has not read the Nodes yet.
-        monotonic: seconds of the monotonic clock.
-    """
+    """The elections of all drivers. `follow` it as a task."""
 
     def __init__(
         self,
@@ -68,6 +60,7 @@ class Elections:
         labels: Callable[[str], Mapping[str, str] | None],
         monotonic: Callable[[], float],
     ) -> None:
+        """`labels` returns a node's labels; None: the hub has not read the Nodes yet."""
         self.nodes, self.fleet, self.rules, self.labels, self.monotonic = nodes, fleet, rules, labels, monotonic
         self._claims, self._metrics, self._now = claims, metrics, claims.now
         self.drivers: dict[str, DriverElection] = {}  # the election of each driver that a proxy driver wants one for

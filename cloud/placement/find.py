@@ -98,13 +98,7 @@ def find(ask: Ask, now: View) -> str:
 
 
 def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
-    """The node that has a thing.
-
-    Args:
-        driver: the driver.
-        thing: the thing.
-        node_id: the vendor's id of the node that the call names, or empty.
-        now: the view.
+    """The node that has a thing. `node_id` is the vendor's id of the node that the call names, or empty.
 
     Raises:
         CallError: see the table.

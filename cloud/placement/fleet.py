@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
-from google.protobuf.message import DecodeError, Message
-
 from cloud.edge_nodes import Nodes
+from cloud.placement.capabilities import parse_answer
 from cloud.placement.offers import NOTHING, Ballot, Offer, Offers, ballot_of
 from cloud.placement.rules import LISTINGS
 from cloud.report_judge import announces_topology, topology_of
@@ -107,19 +106,11 @@ class Fleet:
 
     @cached_property
     def _labelled(self) -> Mapping[tuple[str, str], list[Member]]:
-        found: dict[tuple[str, str], list[Member]] = {}
-        for member in self:
-            for label in member.labels.items():
-                found.setdefault(label, []).append(member)
-        return found
+        return _grouped((label, member) for member in self for label in member.labels.items())
 
     @cached_property
     def _at(self) -> Mapping[tuple[str, str], list[Member]]:
-        found: dict[tuple[str, str], list[Member]] = {}
-        for member in self:
-            for segment in member.segments.items():
-                found.setdefault(segment, []).append(member)
-        return found
+        return _grouped((segment, member) for member in self for segment in member.segments.items())
 
     @cached_property
     def untold(self) -> str:
@@ -131,11 +122,7 @@ class Fleet:
 
     @cached_property
     def _by_node_id(self) -> Mapping[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for member in self:
-            if member.node_id:
-                found.setdefault(member.node_id, []).append(member.node)
-        return found
+        return _grouped((member.node_id, member.node) for member in self if member.node_id)
 
 
 class Fleets:
@@ -172,13 +159,13 @@ class Fleets:
 
 
 def _member(report: DriverReport, segment: Mapping[str, str]) -> Member:
-    info = _parse(NodeGetInfoResponse, report, NODE_GET_INFO)
+    info = parse_answer(NodeGetInfoResponse, report.answers.get(NODE_GET_INFO))
     own = announces_topology(report)
     describes = describes_itself(report)
     lacks = describes and not own
     segments = topology_of(report) if own else segment if lacks else {}
-    plugin = _parse(GetPluginCapabilitiesResponse, report, GET_PLUGIN_CAPABILITIES)
-    capabilities = _parse(ControllerGetCapabilitiesResponse, report, CONTROLLER_GET_CAPABILITIES).capabilities
+    plugin = parse_answer(GetPluginCapabilitiesResponse, report.answers.get(GET_PLUGIN_CAPABILITIES))
+    told = parse_answer(ControllerGetCapabilitiesResponse, report.answers.get(CONTROLLER_GET_CAPABILITIES))
     return Member(
         node=report.node,
         report=report,
@@ -187,7 +174,7 @@ def _member(report: DriverReport, segment: Mapping[str, str]) -> Member:
         segments=segments,
         labels={**segment, **segments},
         node_id=info.node_id,
-        lists=frozenset(each.rpc.type for each in capabilities) & _LISTS,
+        lists=frozenset(each.rpc.type for each in told.capabilities) & _LISTS,
         has_controller=any(each.service.type == _CONTROLLER_SERVICE for each in plugin.capabilities),
         ballot=ballot_of(report) if describes else None,
     )
@@ -198,14 +185,12 @@ def describes_itself(report: DriverReport) -> bool:
     return report.answers.keys() >= set(ESSENTIAL_METHODS)
 
 
-_M = TypeVar("_M", bound=Message)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
-def _parse(kind: type[_M], report: DriverReport, method: str) -> _M:
-    """The vendor's answer; an empty message if there is none, or if it does not parse."""
-    answer, message = report.answers.get(method), kind()
-    try:
-        message.ParseFromString(answer.body if answer is not None and not answer.code else b"")
-    except DecodeError:
-        return kind()
-    return message
+def _grouped(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
+    found: dict[_K, list[_V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

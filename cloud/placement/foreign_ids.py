@@ -39,11 +39,9 @@ class ForeignIds:
     ) -> None:
         """Without conflicts.
 
-        Args:
-            metrics: counts them.
-            elsewhere: of a driver, a thing and a node: another node that the thing's PersistentVolume is for, if it is
-                not for this one; else empty. None: this hub follows no PersistentVolumes.
-            owners: of a term of a topology: the nodes that have its unique segments.
+        `elsewhere` returns, of a driver, a thing and a node, another node that the thing's PersistentVolume is for, if
+        it is not for this one; else an empty text. None: this hub follows no PersistentVolumes. `owners` returns the
+        nodes that have the unique segments in a term of a topology.
         """
         self._metrics, self._elsewhere, self._owners = metrics, elsewhere, owners
         # By node, and by driver and name of the create: the sentence for people.

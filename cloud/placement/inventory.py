@@ -70,14 +70,9 @@ class Listed(NamedTuple):
 
 
 async def each_page(ask: AskNode, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
-    """Hand on everything of a kind that the driver has on a node. Only the return says that nothing is missing.
+    """Call `keep` with each page of all that the driver has on a node, of a kind in `LISTED_BY`.
 
-    Args:
-        ask: asks a node.
-        driver: the driver's name.
-        node: the node.
-        kind: one of `LISTED_BY`.
-        keep: called with each page.
+    Only the return says that nothing is missing.
 
     Raises:
         Unlisted: the driver did not answer all of it.

@@ -90,9 +90,7 @@ class Pages:
     async def page(self, call: Question, sends: Sequence[Send]) -> Answer:
         """The page that a call asks for.
 
-        Args:
-            call: the call.
-            sends: the node of its page, and the next nodes of the list. Without any the list is at its end.
+        `sends` are the node of its page, and the next nodes of the list. Without any the list is at its end.
 
         Raises:
             NotListed: the node's entries would be missing.

@@ -39,12 +39,7 @@ log = logging.getLogger("csi_bridge.hub.placement")
 
 
 class Placement:
-    """Finds the nodes that have each driver's volumes.
-
-    Attributes:
-        claims: names and ids.
-        affinity: the PersistentVolumes; None: this hub follows none.
-    """
+    """Finds the nodes that have each driver's volumes."""
 
     def __init__(
         self,
@@ -122,17 +117,10 @@ class Placement:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def decide(self, driver: str, method: str, request: bytes, *, wanted: str, mode: str) -> tuple[Ask, Send | AskAll]:
-        """Decide where a call goes. If only the nodes' lists can tell that, ask for these.
+        """Decide where a call goes. If only the nodes' lists can tell that, ask for these. Raises CallError: nowhere.
 
-        Args:
-            driver: the driver.
-            method: the gRPC path.
-            request: the request.
-            wanted: the node that the caller names, or empty.
-            mode: a `Mode` of the proxy driver's; empty: an operator asks by hand, and it is auto.
-
-        Raises:
-            CallError: nowhere.
+        `wanted` is the node that the caller names, or empty. `mode` is a `Mode` of the proxy driver's; empty: an
+        operator asks by hand, and it is auto.
         """
         elections, fleet = self.elections, self._fleets.of(driver)
         # A call of another placement, or of an operator, must not run beside calls of an elected node.
@@ -140,8 +128,8 @@ class Placement:
         if mode == Mode.SHARED or is_elected:
             elections.want(driver)
             mode = Mode.SHARED
-        book = self.claims.book(driver)
-        view = View(fleet, self._connected, book, self.affinity, self._loss(), self._most_open)
+        view = self._view(driver)
+        book = view.book
         if mode and mode != Mode.SHARED and not is_local(fleet, wanted, mode):
             node = only_node(driver, wanted, fleet.members, view)
             if method not in CHANGES or (method in ENDS and node not in book.nodes):
@@ -171,21 +159,12 @@ class Placement:
         """Ask nodes, and answer a call from their answers."""
         if question.method not in LISTINGS:
             return await largest(self._nodes.ask_node, question, ask_all.sends)
-        if ask.is_shared:
+        if ask.mode == Mode.SHARED:
             return await self._pages.of_elected(question, ask_all.sends[0])
         return await self._pages.page(question, ask_all.sends)
 
     async def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> None:
-        """Remove everything of a node that is gone for good, or of a driver that it no longer runs.
-
-        Args:
-            node: the node.
-            driver: the driver; empty: all of them.
-            is_given_up: whether nobody wants its things any more (`Claims.forget`).
-
-        Raises:
-            PlacementNotKept: the records still have some of it (`Claims.forget`).
-        """
+        """Remove all of a node that is gone for good, or of a driver that it no longer runs (`Claims.forget`)."""
         self.inventories.forget(node, driver)
         self.foreign.forget(node, driver)
         self._pages.forget(node, driver)
@@ -199,14 +178,8 @@ class Placement:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _view(self, driver: str) -> View:
-        return View(
-            self._fleets.of(driver),
-            self._connected,
-            self.claims.book(driver),
-            self.affinity,
-            self._loss(),
-            self._most_open,
-        )
+        fleet, book = self._fleets.of(driver), self.claims.book(driver)
+        return View(fleet, self._connected, book, self.affinity, self._loss(), self._most_open)
 
     def _elsewhere(self, driver: str, thing: Thing, node: str) -> str:
         if self.affinity is None or not self.affinity.names(driver, thing.id):
