@@ -61,8 +61,8 @@ class HubParts:
         )
         self.reports = ReportStreams(nodes, self.placement, metrics)
         nodes.subscribe(lambda driver, _node: self.placement.changed(driver))
-        self.placement.elections.subscribe(self.reports.changed)
-        self.placement.elections.announce(sync.elected)
+        self.placement.elections.changed = self.reports.changed
+        self.placement.elections.announce = sync.elected
 
         absences = Absences(nodes, sync.mounts)
         self.fences = Fences(

@@ -64,18 +64,11 @@ class Elections:
         self.nodes, self.fleet, self.rules, self.labels, self.monotonic = nodes, fleet, rules, labels, monotonic
         self._claims, self._metrics, self._now = claims, metrics, claims.now
         self.drivers: dict[str, DriverElection] = {}  # the election of each driver that a proxy driver wants one for
-        self._subscribers: list[Callable[[str], None]] = []
-        self._announce: list[Callable[[str, Elected], None]] = []
+        # Called with the driver after each election; with each one that is more than a new epoch for the same node.
+        self.changed: Callable[[str], None] = lambda _driver: None
+        self.announce: Callable[[str, Elected], None] = lambda _driver, _elected: None
         self._news = asyncio.Event()
         self._is_over = False
-
-    def subscribe(self, changed: Callable[[str], None]) -> None:
-        """Call `changed` with the driver's name after each election."""
-        self._subscribers.append(changed)
-
-    def announce(self, told: Callable[[str, Elected], None]) -> None:
-        """Call `told` with each election that this hub holds. A new epoch for the same node is none."""
-        self._announce.append(told)
 
     def want(self, driver: str) -> None:
         """Elect a node of a driver from now on."""
@@ -83,9 +76,6 @@ class Elections:
             made = self.drivers[driver] = DriverElection(self, driver, served=self.monotonic())
             self._metrics.show_election(driver, made.epoch, made.is_served)
             self._news.set()
-
-    def of(self, driver: str) -> "DriverElection | None":
-        return self.drivers.get(driver)
 
     def had(self, driver: str) -> bool:
         """Whether a driver had an election in this process of the hub, or in an earlier one."""
@@ -145,8 +135,7 @@ class Elections:
             new = Elected(node, self._next_epoch(it.elected), self._now(), why)
             await self._apply(it, new)
             it.served = it.held = now
-            for told in self._announce:
-                told(it.driver, new)
+            self.announce(it.driver, new)
 
     def _next_epoch(self, last: Elected | None) -> int:
         return max(int(self._now()), last.epoch + 1 if last is not None else 1)
@@ -157,8 +146,7 @@ class Elections:
         node, epoch, why = elected.node, elected.epoch, elected.why
         line = "edge node %s serves driver %s (epoch %d): %s"
         log.warning(line, node, it.driver, epoch, why, extra=of_peer(f"edge {node}"))
-        for changed in self._subscribers:
-            changed(it.driver)
+        self.changed(it.driver)
 
 
 class DriverElection:

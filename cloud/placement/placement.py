@@ -92,7 +92,7 @@ class Placement:
         fleet = self._fleets.of(driver)
         if mode == Mode.SHARED:
             self.elections.want(driver)
-            election = self.elections.of(driver)
+            election = self.elections.drivers.get(driver)
             wanted = election.elected.node if election is not None and election.elected is not None else ""
             if not wanted:
                 return None
@@ -138,7 +138,7 @@ class Placement:
         ask = ask_for(driver, method, request, wanted=wanted, mode=mode, fleet=fleet)
         ends = ask.asked.ends
         if mode == Mode.SHARED:
-            view = view._replace(election=self.elections.of(driver))
+            view = view._replace(election=self.elections.drivers.get(driver))
         elif ends:
             view = view._replace(listed=self.inventories.listed(driver, ends[0]))
         try:

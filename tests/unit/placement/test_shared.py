@@ -82,7 +82,7 @@ async def later(world: Placed, seconds: float) -> None:
 
 
 def elected(world: Placed) -> tuple[str, int]:
-    election = world.placement.elections.of(DRIVER)
+    election = world.placement.elections.drivers.get(DRIVER)
     return election.elected.node, election.elected.epoch
 
 
@@ -223,7 +223,7 @@ async def test_a_label_of_its_node_makes_a_node_a_candidate_and_its_loss_ends_th
     world.rules, world.labels = ElectionRules(candidates=("label:storage=nfs",)), None
     world.placement.elections.want(DRIVER)
     await later(world, 1.0)
-    election = world.placement.elections.of(DRIVER)
+    election = world.placement.elections.drivers.get(DRIVER)
     assert election.elected is None
     assert "has labels that the hub has not read" in election.trouble()
     world.labels = {"b": {"storage": "nfs"}, "c": {"storage": "nfs"}}
@@ -245,7 +245,7 @@ async def test_each_election_is_announced_and_a_new_epoch_for_the_same_node_is_n
     told: list[str] = []
 
     def listen() -> None:
-        world.placement.elections.announce(lambda driver, it: told.append(f"{driver} {it.node}: {it.why}"))
+        world.placement.elections.announce = lambda driver, it: told.append(f"{driver} {it.node}: {it.why}")
 
     listen()
     await leave(world, "n1")
