@@ -67,7 +67,7 @@ class ControllerLease:
         self._awaits_pong = False
         self._is_needed = False
         self._is_lost = False
-        self._running: dict[Leased, bool] = {}  # what runs under the lease; whether it is an operation
+        self._running: dict[Leased, None] = {}  # what runs under the lease, in order
         self._waiting: dict[Callable[[], None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -123,9 +123,9 @@ class ControllerLease:
         self._ends_at, self._is_needed = ends_at, True
         self._look()
 
-    def begin(self, item: Leased, *, is_operation: bool = True) -> None:
+    def begin(self, item: Leased) -> None:
         """Call `item.lose()` when the lease ends, unless `end` comes first. Never before this returns."""
-        self._running[item] = is_operation
+        self._running[item] = None
         if len(self._running) == 1:
             self._come_back(self._clock())
 
@@ -193,11 +193,6 @@ class ControllerLease:
     def _lose(self) -> None:
         self._is_lost = True
         running, self._running = self._running, {}
-        log.warning(
-            "no answer of the hub for %g s (--controller-lease): %d operations of shared drivers are cancelled, and no "
-            "other begins until the hub answers",
-            self.length_s,
-            sum(running.values()),
-        )
+        log.warning("%s", *self.problems())
         for item in running:
             item.lose()

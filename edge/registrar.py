@@ -46,9 +46,9 @@ class Registrar:
     ) -> None:
         self.directory = root / _REGISTRY
         self._plugins = root / _PLUGINS
-        self._registry = registry
-        self._own = own
-        self._is_relay = is_relay
+        self.registry = registry
+        self.own = own
+        self.is_relay = is_relay
         self._served: dict[Path, _Plugin] = {}
         self._unread: Mapping[Path, str] = {}
         registry.subscribe(self._changed)
@@ -59,9 +59,9 @@ class Registrar:
 
     async def run(self) -> None:
         # registrations stay when it is cancelled
-        log.info("%s plugins in %s", "taking registrations of" if self._own else "observing", self.directory)
+        log.info("%s plugins in %s", "taking registrations of" if self.own else "observing", self.directory)
         async with asyncio.TaskGroup() as tasks:
-            if not self._own:
+            if not self.own:
                 tasks.create_task(self._look_for_drivers(), name=f"look through {self._plugins}")
             async with contextlib.aclosing(looks(self.directory)) as found:
                 async for seen in found:
@@ -75,8 +75,7 @@ class Registrar:
                 await self._end(path)
         for path, file in sorted(sockets.items()):
             if path not in self._served:
-                plugin = _Plugin(path, file, self._registry, own=self._own, is_relay=self._is_relay)
-                self._served[path] = plugin
+                plugin = self._served[path] = _Plugin(path, file, self)
                 plugin.task = tasks.create_task(plugin.serve(), name=f"plugin at {path}")
 
     async def _end(self, path: Path) -> None:
@@ -84,10 +83,10 @@ class Registrar:
         assert plugin.task is not None
         plugin.task.cancel()
         await asyncio.wait([plugin.task])
-        if self._own:
-            self._registry.deregister(str(path))
+        if self.own:
+            self.registry.deregister(str(path))
         else:
-            self._registry.lost(str(path))
+            self.registry.lost(str(path))
 
     def _name_unread(self, unread: Mapping[Path, str]) -> None:
         for path, why in unread.items():
@@ -111,11 +110,11 @@ class Registrar:
                     log.warning("cannot look for drivers in %s: %s; those that were seen stay", self._plugins, error)
                 trouble, now = str(error), seen
             else:
-                trouble, now = "", {path for path in found if not self._is_relay(str(path))}
+                trouble, now = "", {path for path in found if not self.is_relay(str(path))}
             for path in now - seen:
-                self._registry.found(str(path), str(path))
+                self.registry.found(str(path), str(path))
             for path in seen - now:
-                self._registry.lost(str(path))
+                self.registry.lost(str(path))
             seen = now
             await asyncio.sleep(LOOK_S)
 
@@ -123,16 +122,12 @@ class Registrar:
 class _Plugin:
     """One registration socket."""
 
-    def __init__(
-        self, path: Path, file: FileId, registry: DriverRegistry, *, own: bool, is_relay: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, path: Path, file: FileId, registrar: Registrar) -> None:
         self.file = file
         self.task: asyncio.Task[None] | None = None
         self.observed: Offer | None = None  # its offer to a kubelet, if it is a CSI driver's
-        self._is_relay = is_relay
         self._path = path
-        self._registry = registry
-        self._own = own
+        self._registrar, self._registry, self._own = registrar, registrar.registry, registrar.own
         self._name = ""
         self._trouble = ""
         self._again = asyncio.Event()
@@ -181,7 +176,7 @@ class _Plugin:
             return
         endpoint = offer.endpoint.removeprefix("unix://") or str(self._path)
         self.observed = replace(offer, endpoint=endpoint)
-        if not self._is_relay(endpoint):
+        if not self._registrar.is_relay(endpoint):
             self._registry.found(str(self._path), endpoint, name=offer.name)
 
     async def _register(self, client: PluginClient, kind: str, offer: Offer) -> None:

@@ -382,7 +382,7 @@ class Fencing:
         if not self._has_any:
             return
         if self._lease.need():
-            self._lease.begin(self, is_operation=False)
+            self._lease.begin(self)
         else:
             self._lease.wait(self._back)
 

@@ -203,7 +203,7 @@ async def test_a_partition_cancels_the_vendors_call_and_the_retry_begins_anew(no
     began = time.monotonic()
     await node.cancelled()
     assert time.monotonic() - began > LEASE_S / 2  # a quarter of it may have gone by when the line stalled
-    await node.logged(f"{LOST}: 1 operations of shared drivers are cancelled, and no other begins")
+    await node.logged(f"{LOST}: the agent has cancelled its operations of shared drivers, and begins no other")
     status = await asyncio.to_thread(node.agent.status)
     assert [LOST in problem for problem in status["problems"]] == [True]
     assert status["operations"] == []

@@ -181,7 +181,7 @@ async def test_what_runs_is_lost_when_the_lease_ends_and_not_before(
     assert (held.lost, ended.lost) == (1, 0)
     said = "no answer of the hub for 60 s (--controller-lease)"
     assert [said in text for text in agent.lease.problems()] == [True]
-    assert f"{said}: 1 operations of shared drivers are cancelled" in caplog.text
+    assert f"{said}: the agent has cancelled its operations of shared drivers" in caplog.text
     await agent.let_pass(300)
     assert held.lost == 1
     assert caplog.text.count(said) == 1
