@@ -54,6 +54,7 @@ from edge.kubelet_part import KubeletPart
 from edge.operations import Operations
 from edge.problems import Problems
 from edge.registry.driver_services import find_driver, services, told_reports
+from edge.registry.registration import csi_node_drivers
 from edge.renewal import Renewal
 from edge.settings import AgentFlags, AgentSettings, complete
 
@@ -250,7 +251,7 @@ def _pages(
             drivers=[_driver(driver, part) for driver in part.registry.drivers],
             problems=problems(),
             operations=agent.operations.under_way,
-            registered=part.registry.csi_node(),
+            registered=csi_node_drivers(part.registry.registrations),
             settings=as_texts(settings),
         )
 

@@ -52,6 +52,7 @@ from edge.node_facts import LEFT_SETTLE_S, NodeFacts, ask_as_said
 from edge.pod_facts import SETTLE_S, PodFacts
 from edge.registrar import Registrar
 from edge.registry.driver_registry import DriverRegistry
+from edge.registry.registration import node_labels
 from edge.settings import AgentSettings
 from edge.settling import Settling
 from edge.sync_streams import observe_streams, sync_streams
@@ -223,7 +224,7 @@ class Volumes:
             drivers=registry,
             in_use_acked=facts.in_use_acked,
             in_use_changed=tell,
-            own_labels=registry.node_labels,
+            own_labels=lambda: node_labels(registry.registrations),
             opt_in=OptIn({runtime.name: runtime for runtime in settings.direct_runtime}, self._real_layout()),
             direct=self._direct_volumes,
             cdi=CdiFiles(settings.cdi_dir, self._real_layout()),

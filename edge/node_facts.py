@@ -26,6 +26,7 @@ from common.objects import Ref
 from common.sole_use import KIND, sole_use
 from edge.machine import Machine
 from edge.registry.driver_registry import DriverRegistry
+from edge.registry.registration import csi_node_drivers, node_annotations, node_labels
 from edge.stores.fact_store import FactStore
 from edge.stores.object_store import ObjectStore
 from edge.volumes import VolumeKey
@@ -78,14 +79,14 @@ class NodeFacts:
         """
         if left is not None:
             self._left = tuple(left)
-        named, fence = {"name": self._name}, self._fence()
+        named, fence, registrations = {"name": self._name}, self._fence(), self._drivers.registrations
         self._store.put(
             self._csi_node,
             {
                 "apiVersion": "storage.k8s.io/v1",
                 "kind": "CSINode",
                 "metadata": named,
-                "spec": {"drivers": self._drivers.csi_node()},
+                "spec": {"drivers": csi_node_drivers(registrations)},
             },
         )
         self._store.put(
@@ -95,8 +96,8 @@ class NodeFacts:
                 "kind": "Node",
                 "metadata": {
                     **named,
-                    "annotations": self._drivers.node_annotations(),
-                    "labels": self._drivers.node_labels(),
+                    "annotations": node_annotations(registrations),
+                    "labels": node_labels(registrations),
                 },
                 "status": {
                     "volumesInUse": list(volumes_in_use),

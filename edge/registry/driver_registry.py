@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from common.reports import NODE_GET_CAPABILITIES, NODE_GET_INFO, DriverReport
 from common.status import code_name
@@ -39,9 +38,6 @@ from edge.registry.registration import (
     Offer,
     Registration,
     check_name,
-    csi_node_drivers,
-    node_annotations,
-    node_labels,
     read_node_info,
     shorten,
 )
@@ -105,14 +101,9 @@ class DriverRegistry:
     def ask_every(self, name: str, seconds: float | None) -> None:
         self._store.ask_every(name, seconds)
 
-    def csi_node(self) -> list[dict[str, Any]]:
-        return csi_node_drivers(self._facts())
-
-    def node_annotations(self) -> dict[str, str]:
-        return node_annotations(self._facts())
-
-    def node_labels(self) -> dict[str, str]:
-        return node_labels(self._facts())
+    @property
+    def registrations(self) -> list[Registration]:
+        return [known.registration for known in self._store]
 
     @property
     def problems(self) -> list[str]:
@@ -145,9 +136,6 @@ class DriverRegistry:
             if driver_services.awaits_node_plugin(self.drivers, name)
             and ((seat := self._sockets.find(Path(node_plugins[name]))) is None or seat.driver.asked)
         ]
-
-    def _facts(self) -> list[Registration]:
-        return [known.registration for known in self._store]
 
     def is_registered(self, name: str, socket: str) -> bool:
         known = self._store.find(name)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edge.registry.drivers_store import NodeDriver
-from edge.registry.registration import NodeInfo
+from edge.registry.registration import NodeInfo, csi_node_drivers, node_annotations, node_labels
 
 CREATE = "/csi.v1.Controller/CreateVolume"
 PUBLISH = "/csi.v1.Node/NodePublishVolume"
@@ -96,7 +96,7 @@ class Node:
         return found
 
     def facts(self) -> dict[str, str]:
-        return {entry["name"]: entry["nodeID"] for entry in self.registry.csi_node()}
+        return {entry["name"]: entry["nodeID"] for entry in csi_node_drivers(self.registry.registrations)}
 
     def kept(self) -> list[dict[str, Any]]:
         drivers: list[dict[str, Any]] = json.loads((self.state / "drivers.json").read_bytes())["drivers"]
@@ -149,7 +149,7 @@ def another(node: Node, file: str, **settings: Any) -> Iterator[Plugin]:
 
 
 def topology_keys(node: Node) -> dict[str, list[str]]:
-    return {entry["name"]: entry["topologyKeys"] for entry in node.registry.csi_node()}
+    return {entry["name"]: entry["topologyKeys"] for entry in csi_node_drivers(node.registry.registrations)}
 
 
 def split_off(vendor: Vendor) -> Vendor:
@@ -187,11 +187,13 @@ async def test_a_socket_that_is_there_at_the_start_is_registered(node: Node, plu
     await node.start_with(plugin)
     found = node.known()
     assert found.registration.info == NodeInfo("id-1", 7, {"zone": "a"}, frozenset({1}))
-    assert node.registry.csi_node() == [
+    assert csi_node_drivers(node.registry.registrations) == [
         {"name": "vendor.test", "nodeID": "id-1", "topologyKeys": ["zone"], "allocatable": {"count": 7}}
     ]
-    assert node.registry.node_annotations() == {"csi.volume.kubernetes.io/nodeid": '{"vendor.test":"id-1"}'}
-    assert node.registry.node_labels() == {"zone": "a"}
+    assert node_annotations(node.registry.registrations) == {
+        "csi.volume.kubernetes.io/nodeid": '{"vendor.test":"id-1"}'
+    }
+    assert node_labels(node.registry.registrations) == {"zone": "a"}
     assert topology_keys(node) == {"vendor.test": ["zone"]}
     assert plugin.asked == 1
     assert node.changes
@@ -312,7 +314,9 @@ async def test_how_many_volumes_a_driver_takes_is_asked_as_often_as_wanted(
     node.registry.ask_every("vendor.test", 1.0)
     await told(plugin)
     vendor.on("NodeGetInfo", node_info(node_id="id-1", max_volumes_per_node=5))
-    await until(lambda: node.registry.csi_node()[0].get("allocatable") == {"count": 5}, "the new count")
+    await until(
+        lambda: csi_node_drivers(node.registry.registrations)[0].get("allocatable") == {"count": 5}, "the new count"
+    )
     node.registry.ask_every("vendor.test", None)
     found = node.known()
     assert found.driver.ask_every_s == ASK_AGAIN_S
@@ -609,16 +613,16 @@ async def test_a_driver_without_a_topology_gets_the_nodes_segment_in_all_that_ku
     info = node_info(node_id="id-1", topology={"zone": "a"})
     vendor.on("NodeGetInfo", info)
     await node.start_with(plugin)
-    assert node.registry.csi_node() == [
+    assert csi_node_drivers(node.registry.registrations) == [
         {"name": "vendor.test", "nodeID": "id-1", "topologyKeys": ["csi-bridge.io/node", "zone"]}
     ]
-    assert node.registry.node_labels() == {"csi-bridge.io/node": "n1", "zone": "a"}
+    assert node_labels(node.registry.registrations) == {"csi-bridge.io/node": "n1", "zone": "a"}
     assert node.registry.problems == []
     await until(lambda: node.registry.drivers[0].report is not None, "the report")
     assert _node_info_of(node.registry.drivers[0]) == info(None).SerializeToString()
     vendor.stop()
     await node.restart()
-    assert node.registry.node_labels() == {"csi-bridge.io/node": "n1", "zone": "a"}
+    assert node_labels(node.registry.registrations) == {"csi-bridge.io/node": "n1", "zone": "a"}
 
 
 async def test_a_node_whose_name_can_be_no_label_has_no_segment_and_says_so(
@@ -664,7 +668,11 @@ async def test_an_observer_finds_a_driver_by_its_registration_tells_it_nothing_a
     assert (await node.registry.drivers[0].unary("/csi.v1.Controller/GetCapacity", b"", timeout_s=5.0))[0].ok
     assert (plugin.asked, plugin.told) == (1, [])
     assert node.registry.find("vendor.test") is None
-    assert (node.registry.csi_node(), node.registry.node_annotations(), node.registry.node_labels()) == ([], {}, {})
+    assert (
+        csi_node_drivers(node.registry.registrations),
+        node_annotations(node.registry.registrations),
+        node_labels(node.registry.registrations),
+    ) == ([], {}, {})
     await until((node.state / "observed.json").exists, "where its node plugin is")
     assert not (node.state / "drivers.json").exists()
     plugin.stop()

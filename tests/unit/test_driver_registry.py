@@ -28,7 +28,7 @@ from common.topology import has_topology
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver, told_reports
 from edge.registry.drivers_store import DriverFile, Kept
-from edge.registry.registration import NodeInfo, Registration
+from edge.registry.registration import NodeInfo, Registration, csi_node_drivers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def report(*, lacks: Sequence[str] = (), topology: bool = False, name: str = NAM
 
 
 def topology_keys(node: Node) -> dict[str, list[str]]:
-    return {entry["name"]: entry["topologyKeys"] for entry in node.registry.csi_node()}
+    return {entry["name"]: entry["topologyKeys"] for entry in csi_node_drivers(node.registry.registrations)}
 
 
 class Node:
@@ -269,7 +269,7 @@ async def test_a_node_plugin_that_is_away_is_named_beside_any_other_socket_that_
 async def test_a_named_driver_whose_name_kubernetes_does_not_take_mounts_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, own=True)
     node.hears(node.c, report(name="d_example"))
-    assert node.registry.csi_node() == []
+    assert csi_node_drivers(node.registry.registrations) == []
 
 
 async def test_nothing_of_node_is_told_before_the_node_plugin_was_heard_for_a_sidecar_asks_only_once(

@@ -14,6 +14,7 @@ from common.objects import Ref
 from common.sole_use import sole_use
 from edge.machine import Machine
 from edge.node_facts import NodeFacts, ask_as_said
+from edge.registry.registration import NodeInfo, Registration
 from edge.settling import Settling
 from edge.volumes import VolumeKey
 from tests.kit.edge_volumes import FakeFacts, FakeStore
@@ -24,21 +25,16 @@ DRIVER = Ref("CSIDriver", "", "d.csi")
 class Drivers:
     """One driver."""
 
-    def csi_node(self) -> list[dict[str, Any]]:
-        return [{"name": "d.csi", "nodeID": "id", "topologyKeys": ["zone"], "allocatable": {"count": 3}}]
-
-    def node_annotations(self) -> dict[str, str]:
-        return {"csi.volume.kubernetes.io/nodeid": '{"d.csi":"id"}'}
-
-    def node_labels(self) -> dict[str, str]:
-        return {"zone": "a"}
+    registrations = (Registration("d.csi", "/d.sock", "", (1,), NodeInfo("id", 3, {"zone": "a"})),)
 
 
 def test_the_node_is_told_with_its_machine_its_drivers_and_what_is_in_use() -> None:
     store = FakeFacts()
     machine = Machine({"cpu": "2", "pods": "110"}, {"architecture": "arm64"})
     NodeFacts("n1", store, Drivers(), machine).tell(["kubernetes.io/csi/d.csi^v"], [])
-    assert store.kept[Ref("CSINode", "", "n1")]["spec"]["drivers"] == Drivers().csi_node()
+    assert store.kept[Ref("CSINode", "", "n1")]["spec"]["drivers"] == [
+        {"name": "d.csi", "nodeID": "id", "topologyKeys": ["zone"], "allocatable": {"count": 3}}
+    ]
     node = store.kept[Ref("Node", "", "n1")]
     assert node["metadata"] == {
         "name": "n1",
