@@ -10,6 +10,7 @@ from cloud.hub_settings import HubSettings
 from cloud.peer_ends import ending
 from cloud.placement.rules import VOLUME
 from cloud.sync.fact_kinds import as_object
+from common.certificate_ends import CertificateEnds
 from common.pages.hub import DenialStatus, HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
@@ -22,8 +23,8 @@ _PROBLEM_CHARS = 2_000  # a sentence about a problem is cut here
 class HubPages:
     """Makes the pages of one hub. They hold no secret."""
 
-    def __init__(self, parts: HubParts, settings: HubSettings) -> None:
-        self._parts, self._settings = parts, settings
+    def __init__(self, parts: HubParts, settings: HubSettings, ends: CertificateEnds) -> None:
+        self._parts, self._settings, self._ends = parts, settings, ends
         self._since = time_of(time.time())
 
     def pages(self) -> Pages:
@@ -55,7 +56,7 @@ class HubPages:
             drivers=list(self._parts.hub.proxy_drivers()),
             elections=self._parts.placement.elections.describe(),
             refused=self._parts.refusals.all(),
-            ending=[*self._parts.ends.problems(), *ending(self._parts.hub.peer_terms(), time.time())],
+            ending=[*self._ends.problems(), *ending(self._parts.hub.peer_terms(), time.time())],
             settings=as_texts(self._settings),
         )
 

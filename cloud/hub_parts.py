@@ -24,7 +24,6 @@ from cloud.report_streams import ReportStreams
 from cloud.sync_part import SyncPart
 from cloud.trust.credentials import Credentials
 from cloud.uds_hub import Hub
-from common.certificate_ends import CertificateEnds
 from common.metrics import Metrics
 from common.operator_orders import Abandon, Audit, Fence, OwnStorage, Unfence
 
@@ -105,4 +104,3 @@ class HubParts:
         )
         trust.denials.on_change = self.hub.end_unfit
         show_first_ends(metrics, self.hub.peer_terms)
-        self.ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)

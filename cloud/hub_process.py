@@ -112,10 +112,10 @@ async def _run(
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
     tasks = await opened.enter_async_context(supervised())
-    tasks.start(parts.ends.follow(), name="certificate ends")
+    tasks.start(standby.ends.follow(), name="certificate ends")
     tasks.start(parts.incarnation.follow(), name="epochs of the records")
     reach("lead.before-links")
-    await standby.lead(parts.hub, HubPages(parts, settings).pages())
+    await standby.lead(parts.hub, HubPages(parts, settings, standby.ends).pages())
     reach("lead.after-links")
     if joins is not None:
         await joins.start()

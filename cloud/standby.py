@@ -55,6 +55,7 @@ class Standby(ServedByTasks):
     Attributes:
         hello: the hub's own.
         on_listen: called when the listeners are open.
+        ends: those of the hub's certificates.
     """
 
     origin = Origin.HUB
@@ -67,7 +68,7 @@ class Standby(ServedByTasks):
         self.hello = introduce("hub", settings.name, instance=secrets.token_hex(8))
         self._settings, self._tls, self._lease = settings, tls, lease
         self._insecure = settings.tls_cert is None
-        self._ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
+        self.ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
         self._refusals = Refusals()
         self._links: dict[tuple[str, str, str, bytes, bool], Link] = {}
         """By role, name, instance and certificate, and whether it is of this host."""
@@ -179,7 +180,7 @@ class Standby(ServedByTasks):
                 *([self._lease.trouble] if self._lease is not None and self._lease.trouble else []),
             ],
             refused=self._refusals.all(),
-            ending=self._ends.problems(),
+            ending=self.ends.problems(),
             settings=as_texts(settings),
         )
 

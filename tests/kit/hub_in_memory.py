@@ -13,6 +13,7 @@ from cloud.hub_parts import HubParts
 from cloud.incarnation import Incarnation
 from cloud.sync_part import SyncPart
 from cloud.unique_segments import UniqueSegments
+from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.limits import Limits
 from common.messages import Hello, Kind
@@ -50,7 +51,11 @@ class Hub:
             self.settings, self.records, self.incarnation, self.nodes, part or SyncPart(), metrics=self.metrics
         )
         self.hub, self.placement, self.trust = parts.hub, parts.placement, parts.trust
-        self.orders, self.calls, self.pages = parts.orders, parts.calls, HubPages(parts, self.settings)
+        self.orders, self.calls, self.pages = (
+            parts.orders,
+            parts.calls,
+            HubPages(parts, self.settings, CertificateEnds(None, None, self.metrics)),
+        )
         self.links: list[Link] = []
 
     async def come(
