@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final, TextIO
 
+from common.errors import cut
 from common.line_limit import WINDOW_S, LineLimit
 from common.line_writer import LineWriter
 from common.status import Status, code_name
@@ -214,7 +215,7 @@ class TextLines:
 
     def head(self, level: str, logger: str, message: str, fields: Fields) -> str:
         told = " " + self.more(fields) if fields else ""
-        return f"{level:<7} {logger.removeprefix(f'{ROOT}.')}: {_escaped(_shortened(message))}{told}"
+        return f"{level:<7} {logger.removeprefix(f'{ROOT}.')}: {_escaped(cut(message, LONGEST_MESSAGE_CHARS))}{told}"
 
     def more(self, fields: Fields) -> str:
         return "".join(f" {name}={_quoted(str(value))}" for name, value in fields.items())
@@ -236,7 +237,7 @@ def _day_and_time(seconds: int) -> str:
 
 @functools.lru_cache(maxsize=256)  # most values are those of the lines before
 def _text_in_json(text: str) -> str:
-    return _encode_json(_shortened(text))
+    return _encode_json(cut(text, LONGEST_MESSAGE_CHARS))
 
 
 def _encode_json(value: object) -> str:
@@ -250,16 +251,12 @@ def _encode_json(value: object) -> str:
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_MESSAGE_CHARS else f"{text[:LONGEST_MESSAGE_CHARS]}…"
-
-
 def _escaped(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 @functools.lru_cache(maxsize=256)  # as in JSON
 def _quoted(text: str) -> str:
-    text = _shortened(text)
+    text = cut(text, LONGEST_MESSAGE_CHARS)
     is_plain = text and text.isprintable() and not any(char in text for char in ' "=')
     return text if is_plain else json.dumps(text, ensure_ascii=not text.isprintable())
