@@ -45,8 +45,11 @@ from edge.former_state import put_aside
 from edge.home import Home
 from edge.machine import read_machine
 from edge.manager.clock import Clock
+from edge.manager.facts import VolumeFacts
+from edge.manager.host import VolumeHost
 from edge.manager.opt_in import OptIn
 from edge.manager.states import VolumeStates, read_boot
+from edge.manager.wanted import Wanted
 from edge.metastore import Metastore
 from edge.node_facts import LEFT_SETTLE_S, NodeFacts, ask_as_said
 from edge.pod_facts import SETTLE_S, PodFacts
@@ -209,10 +212,11 @@ class Volumes:
         def tell(left: Iterable[LeftOver] | None = None) -> None:
             facts.tell(manager.volumes_in_use(), manager.sole_uses(), left)
 
-        manager = VolumeManager(
+        clock, real_layout = Clock(), self._real_layout()
+        host = VolumeHost(
             node=settings.node,
             objects=self.metastore.objects,
-            facts=self.metastore.facts,
+            facts=VolumeFacts(self.metastore.facts, node=settings.node, clock=clock),
             states=states,
             plugin=VolumePlugin(
                 settings.root_dir,
@@ -222,20 +226,26 @@ class Volumes:
                 is_deferred=(lambda it: self._direct_volumes().is_told(it)) if settings.direct_runtime else None,
             ),
             drivers=registry,
+            wanted=Wanted(
+                self.metastore.objects,
+                node=settings.node,
+                own_labels=lambda: node_labels(registry.registrations),
+                selinux=self._has_selinux,
+                opt_in=OptIn({runtime.name: runtime for runtime in settings.direct_runtime}, real_layout),
+                complain=lambda text: log.error("%s", text),
+            ),
+            fencing=self.fencing,
+            clock=clock,
+            boot=read_boot(),
             in_use_acked=facts.in_use_acked,
             in_use_changed=tell,
-            own_labels=lambda: node_labels(registry.registrations),
-            opt_in=OptIn({runtime.name: runtime for runtime in settings.direct_runtime}, self._real_layout()),
             direct=self._direct_volumes,
-            cdi=CdiFiles(settings.cdi_dir, self._real_layout()),
+            cdi=CdiFiles(settings.cdi_dir, real_layout),
             count_deferred=self._count_deferred,
-            clock=Clock(),
-            boot=read_boot(),
-            selinux=self._has_selinux,
             stats_interval_s=settings.volume_stats_interval_s,
             republish_interval_s=settings.volume_republish_interval_s,
-            fencing=self.fencing,
         )
+        manager = VolumeManager(host)
         try:
             await manager.start()
         except VolumeError as error:

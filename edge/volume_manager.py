@@ -18,22 +18,15 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.left_over import LeftOver
 from common.metrics import VolumeStats
 from common.objects import Ref
-from edge.csi_volume_plugin import VolumePlugin
-from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published, Unreadable
-from edge.fencing.fencing import Fencing
-from edge.manager.call_inputs import CallInputs
-from edge.manager.clock import Clock
-from edge.manager.facts import VolumeFacts
-from edge.manager.host import InUseAcked, VolumeHost
+from edge.manager.host import VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
-from edge.manager.opt_in import OptIn
-from edge.manager.places import Places, target_for
+from edge.manager.places import target_for
 from edge.manager.reconstruction import reconstruct
 from edge.manager.report import (
     Entry,
@@ -47,19 +40,11 @@ from edge.manager.report import (
     told_volumes,
 )
 from edge.manager.resolution import PodWants
-from edge.manager.shared_look import SharedLook
-from edge.manager.states import Device, Publication, Row, State, VolumeStates
+from edge.manager.states import Publication, Row, State
 from edge.manager.task import VolumeTask
-from edge.manager.wanted import Wanted
 from edge.pod_facts import PodState
-from edge.registry.driver_registry import DriverRegistry
-from edge.stores.fact_store import FactStore
-from edge.stores.object_store import ObjectStore
 from edge.volume_errors import VolumeError
 from edge.volumes import PodVolume, VolumeKey
-
-if TYPE_CHECKING:
-    from edge.direct.hand_over import DirectVolumes
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -81,81 +66,23 @@ class _Clueless:
 class VolumeManager:
     """Runs the tasks of one node's volumes, and reports their state. `start` it, and `close` it."""
 
-    def __init__(
-        self,
-        *,
-        node: str,
-        objects: ObjectStore,
-        facts: FactStore,
-        states: VolumeStates,
-        plugin: VolumePlugin,
-        drivers: DriverRegistry,
-        in_use_acked: InUseAcked,
-        fencing: Fencing,
-        in_use_changed: Callable[[], None],  # when `volumes_in_use()` may have changed, and before `in_use_acked`
-        own_labels: Callable[[], Mapping[str, str]],
-        opt_in: OptIn,
-        direct: "Callable[[], DirectVolumes]",  # not called on a node that never had a deferred volume
-        cdi: CdiFiles,
-        count_deferred: Callable[[str], None],
-        clock: Clock,
-        boot: str,
-        selinux: bool,
-        stats_interval_s: float,
-        republish_interval_s: float,
-    ) -> None:
-        self._fencing = fencing
-        self._told_fenced: set[VolumeKey] = set()
-        self._objects, self._states, self._plugin, self._drivers = objects, states, plugin, drivers
-        self._in_use_changed, self._in_use_acked = in_use_changed, in_use_acked
-        self._clock = clock
-        self._facts = VolumeFacts(facts, node=node, clock=self._clock)
-        self.wanted = Wanted(
-            objects,
-            node=node,
-            own_labels=own_labels,
-            selinux=selinux,
-            opt_in=opt_in,
-            complain=lambda text: log.error("%s", text),
-        )
-        self._host = VolumeHost(
-            plugin=plugin,
-            mount_table=SharedLook(plugin.mount_table),
-            states=states,
-            drivers=drivers,
-            inputs=CallInputs(objects, node=node, clock=self._clock),
-            facts=self._facts,
-            clock=self._clock,
-            boot=boot,
-            may_unpublish=self._may_unpublish,
-            may_unstage=self._may_unstage,
-            is_trusted=self._is_trusted,
-            places=Places(),
-            in_use_acked=in_use_acked,
-            in_step=lambda: self._objects.in_step,
-            in_use_changed=self._tell_in_use,
-            changed=self._tell,
-            direct=direct,
-            may_defer=bool(opt_in.runtimes),
-            cdi=cdi,
-            count_deferred=count_deferred,
-            stats_interval_s=stats_interval_s,
-            republish_interval_s=republish_interval_s,
-            fencing=self._fencing,
-        )
+    def __init__(self, host: VolumeHost) -> None:
+        self._host = host
+        self._objects, self._plugin, self._drivers = host.objects, host.plugin, host.drivers
+        self._facts, self._fencing, self._clock = host.facts, host.fencing, host.clock
+        self.wanted, self._users = host.wanted, host.users
+        host.changed, host.use_changed = self._tell, self._tell_in_use
         self._volumes: dict[VolumeKey, VolumeTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        # By volume: the uids of the pods that want it now.
-        self._users: defaultdict[VolumeKey, set[str]] = defaultdict(set)
         self._held: dict[str, set[VolumeKey]] = {}  # by pod uid: the volumes that it wants now
-        self._leftovers = Leftovers(plugin, is_explained=self._is_explained, is_pod_gone=self._is_pod_gone)
+        self._leftovers = Leftovers(self._plugin, is_explained=self._is_explained, is_pod_gone=self._is_pod_gone)
         self._clueless: dict[str, dict[str, _Clueless]] = {}
         self._told_in_use: list[str] = []
         self._subscribers: list[Callable[[], None]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
         # The drivers' states at the last change of a driver, by name: only tasks whose driver differs retry.
         self._driver_states: dict[str, object] = {}
-        self._is_in_step = self._was_in_step = False
+        self._is_in_step = False
         self._running = False
         self._started_at = self._clock.time()
 
@@ -168,8 +95,8 @@ class VolumeManager:
         self._objects.subscribe(self._objects_changed)
         self._drivers.subscribe(self._drivers_changed)
         await self._fencing.keep_only(key for key, volume in self._volumes.items() if volume.rows.device is not None)
-        acked = partial(self._in_use_acked, sole=False)  # a volume that goes by time has an attachment
-        self._fencing.subscribe(self._fencing_changed, self._in_use_changed, acked)
+        acked = partial(self._host.in_use_acked, sole=False)  # a volume that goes by time has an attachment
+        self._fencing.subscribe(self._fencing_changed, self._host.in_use_changed, acked)
         if self._objects.ever_in_step:  # some may have been deleted while the agent did not run
             self._forget_absent_claims(self._facts.claims())
         self._pods_changed(self.wanted.load(self._clock.monotonic()))
@@ -225,13 +152,7 @@ class VolumeManager:
         return [told_left_over(entry) for entry in (*leaving, *unreadable) if is_left_over(entry)]
 
     def _leaving(self, volume: VolumeTask) -> Iterator[Entry]:
-        return report_leaving(
-            volume,
-            self._path,
-            may_unpublish=self._may_unpublish,
-            may_unstage=self._may_unstage,
-            wants_of=self.wanted.of,
-        )
+        return report_leaving(volume, self._path, self._host)
 
     def usage(self) -> dict[tuple[str, str], VolumeStats]:
         # a thread may call it; if several pods have a claim, the usage is that of one mount, as a kubelet's
@@ -371,15 +292,11 @@ class VolumeManager:
         if not keys:
             for volume in list(self._volumes.values()):
                 volume.retry()
-        self._in_use_changed()
+        self._host.in_use_changed()
         self._tell()
 
     def _tell_fenced(self, key: VolumeKey) -> None:
-        done = self._fencing.fenced(key)
-        if not done:
-            self._told_fenced.discard(key)
-        elif key not in self._told_fenced:
-            self._told_fenced.add(key)
+        if done := self._fencing.fenced(key):
             for wants in filter(None, map(self.wanted.of, sorted(self._users.get(key, ())))):
                 for want in wants.volumes:
                     if want.volume.key == key:
@@ -443,7 +360,7 @@ class VolumeManager:
         in_use = self.volumes_in_use()
         if in_use != self._told_in_use:
             self._told_in_use = in_use
-            self._in_use_changed()
+            self._host.in_use_changed()
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
@@ -511,7 +428,7 @@ class VolumeManager:
             return
         self._is_in_step = self._objects.in_step
         if self._is_in_step:
-            self._was_in_step = True
+            self._host.was_in_step = True
             for volume in list(self._volumes.values()):
                 volume.retry()
             self._start_cleaning()
@@ -519,28 +436,12 @@ class VolumeManager:
             for volume in self._volumes.values():
                 volume.use.out_of_step()
 
-    def _may_unpublish(self, row: Publication) -> bool:
-        if self._fencing.is_fenced(row.key):
-            return bool(self._fencing.fenced(row.key))
-        return self._is_trusted(row) and self.wanted.is_gone(row.pod_uid)
-
-    def _may_unstage(self, row: Device) -> bool:
-        if self._fencing.is_fenced(row.key):
-            return bool(self._fencing.fenced(row.key))
-        return self._is_trusted(row) and not self._users.get(row.key)
-
-    def _is_trusted(self, row: Row) -> bool:
-        # Whether an object that is missing in the store is gone, as far as this row's volume is concerned.
-        if self._was_in_step or self._objects.in_step:
-            return True
-        return self._objects.ever_in_step and not row.reconstructed
-
     # ---- state at start ----------------------------------------------------------------------------------------------
 
     async def _reconstruct(self) -> None:
         found = await self._plugin.scan()
         mounts = await self._plugin.mount_table()
-        stored = self._states.rows()
+        stored = self._host.states.rows()
         deferred = await self._deferred(stored)
         rows = reconstruct(
             stored,
@@ -596,7 +497,7 @@ class VolumeManager:
         return any(accounts_for(volume, one) for volume in self._volumes.values())
 
     def _is_pod_gone(self, uid: str) -> bool:
-        return self._was_in_step and self.wanted.is_gone(uid)
+        return self._host.was_in_step and self.wanted.is_gone(uid)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

@@ -1,22 +1,24 @@
-"""The surroundings of volume tasks: the plugin, the drivers, the store, and callbacks for changes."""
+"""The surroundings of volume tasks: the plugin, the drivers, the store, and the judgement whether a mount may go."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.cdi import CdiFiles
-from edge.disk.mounts import MountTable
 from edge.fencing.fencing import Fencing
 from edge.manager.call_inputs import CallInputs, Waiting
 from edge.manager.clock import Clock
 from edge.manager.facts import VolumeFacts
 from edge.manager.places import Places
+from edge.manager.shared_look import SharedLook
 from edge.manager.states import Device, Publication, Row, VolumeStates
+from edge.manager.wanted import Wanted
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.drivers_store import NodeDriver
+from edge.stores.object_store import ObjectStore
 from edge.volumes import VolumeKey
 
 if TYPE_CHECKING:
@@ -32,44 +34,70 @@ class InUseAcked(Protocol):
     async def __call__(self, key: VolumeKey, *, sole: bool) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class VolumeHost:
-    """The objects that all volume tasks share."""
+    """The objects that all volume tasks of a node share."""
 
-    plugin: VolumePlugin
-    mount_table: Callable[[], Awaitable[MountTable]]
-    states: VolumeStates
-    drivers: DriverRegistry
-    inputs: CallInputs
+    node: str
+    objects: ObjectStore
     facts: VolumeFacts
+    states: VolumeStates
+    plugin: VolumePlugin
+    drivers: DriverRegistry
+    wanted: Wanted
+    fencing: Fencing
     clock: Clock
     boot: str
-    may_unpublish: Callable[[Publication], bool]  # whether the pod of a publication is surely gone
-    may_unstage: Callable[[Device], bool]  # whether surely no pod wants a staged volume
-    # Whether an object that is missing in the store is gone, for the volume of this row
-    # (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
-    is_trusted: Callable[[Row], bool]
-    places: Places
     # Returns once the hub has stored that a volume is in this node's `volumesInUse`, and, with `sole`, that no other
     # node has it (docs/csi-contract.md#volumesinuse-comes-before-staging). Raises FactRefused if another one has it.
     # Not called for a volume that may be staged.
     in_use_acked: InUseAcked
-    in_step: Callable[[], bool]
-    in_use_changed: Callable[[], None]
-    changed: Callable[[], None]  # called when the volumes' report may have changed, but for their usage and health
-    direct: "Callable[[], DirectVolumes]"
-    may_defer: bool  # a runtime is known that mounts volumes in its guest
+    in_use_changed: Callable[[], None]  # called when the volumes in use may have changed, and before `in_use_acked`
+    direct: "Callable[[], DirectVolumes]"  # not called on a node that never had a deferred volume
     cdi: CdiFiles
     count_deferred: Callable[[str], None]
-    fencing: Fencing
     stats_interval_s: float  # seconds between two readings of a volume's usage and health; 0: never
     republish_interval_s: float  # seconds between two refreshes, for drivers that ask for them; up to half is added
-    readings: defaultdict[str, asyncio.Semaphore] = field(
-        default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(READINGS_AT_ONCE))
-    )
+
+    # The manager sets these. `changed`: the volumes' report may have changed, but for their usage and health.
+    changed: Callable[[], None] = field(init=False)
+    use_changed: Callable[[], None] = field(init=False)  # a volume may have left, or come into, the volumes in use
+    users: defaultdict[VolumeKey, set[str]] = field(init=False)  # the uids of the pods that want each volume now
+    was_in_step: bool = False  # the store had all objects of the hub, since the present start
+
+    def __post_init__(self) -> None:
+        self.inputs = CallInputs(self.objects, node=self.node, clock=self.clock)
+        self.mount_table = SharedLook(self.plugin.mount_table)
+        self.places = Places()
+        self.users = defaultdict(set)
+        self.readings: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(READINGS_AT_ONCE))
+
+    @property
+    def may_defer(self) -> bool:
+        """Whether a runtime is known that mounts volumes in its guest."""
+        return bool(self.wanted.opt_in.runtimes)
 
     def driver(self, name: str) -> NodeDriver:
         driver = self.drivers.find(name)
         if driver is None or not driver.registered:
             raise Waiting(f"driver {name} is not registered on this node; check that its node-driver-registrar runs")
         return driver
+
+    def may_unpublish(self, row: Publication) -> bool:
+        """Whether the pod of a publication is surely gone."""
+        if self.fencing.is_fenced(row.key):
+            return bool(self.fencing.fenced(row.key))
+        return self.is_trusted(row) and self.wanted.is_gone(row.pod_uid)
+
+    def may_unstage(self, row: Device) -> bool:
+        """Whether surely no pod wants a staged volume."""
+        if self.fencing.is_fenced(row.key):
+            return bool(self.fencing.fenced(row.key))
+        return self.is_trusted(row) and not self.users.get(row.key)
+
+    def is_trusted(self, row: Row) -> bool:
+        """Whether an object that is missing in the store is gone, as far as this row's volume is concerned."""
+        # docs/csi-contract.md#cleaning-up-waits-for-a-complete-store
+        if self.was_in_step or self.objects.in_step:
+            return True
+        return self.objects.ever_in_step and not row.reconstructed

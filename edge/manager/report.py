@@ -19,9 +19,10 @@ from common.metrics import VolumeStats
 from common.pod_fact import ToldVolume, VolumeState
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published, Unreadable, published_for
+from edge.manager.host import VolumeHost
 from edge.manager.places import VOLUME, Target, target_for
 from edge.manager.resolution import PodWants
-from edge.manager.states import Device, Publication, State
+from edge.manager.states import Publication, State
 from edge.manager.steps import Step
 from edge.manager.task import VolumeTask
 from edge.volumes import PodVolume
@@ -83,21 +84,14 @@ def report_unresolved(wants: PodWants, name: str, since: float) -> Entry:
     return {**_EMPTY, **whose, "volume": name, "state": "waiting", "since": since, "error": why}
 
 
-def report_leaving(
-    task: VolumeTask,
-    path_of: PathOf,
-    *,
-    may_unpublish: Callable[[Publication], bool],
-    may_unstage: Callable[[Device], bool],
-    wants_of: Callable[[str], PodWants | None],
-) -> Iterator[Entry]:
+def report_leaving(task: VolumeTask, path_of: PathOf, host: VolumeHost) -> Iterator[Entry]:
     """The entries of one volume's mounts that no resolved volume of a pod accounts for."""
     for target, row in task.rows.publications.items():
         if target in task.wants:
             continue
-        wants = wants_of(row.pod_uid)
+        wants = host.wanted.of(row.pod_uid)
         if wants is None or wants.pod.gone:
-            state, why = "unpublishing" if may_unpublish(row) else "left over", ""
+            state, why = "unpublishing" if host.may_unpublish(row) else "left over", ""
         else:
             state = "published" if row.state is State.DONE else "uncertain"
             why = wants.unresolved.get(row.volume_name, "")
@@ -116,7 +110,7 @@ def report_leaving(
     if device is not None and not (task.rows.publications or task.wants):
         yield {
             **_EMPTY,
-            "state": "unstaging" if may_unstage(device) else "left over",
+            "state": "unstaging" if host.may_unstage(device) else "left over",
             "pv": device.name,
             "driver": device.driver,
             "handle": device.handle,

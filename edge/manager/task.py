@@ -75,8 +75,6 @@ class VolumeTask:
         self.upkeep = VolumeUpkeep(key, host, self.rows, self._woken)
         self._closing = False
         self._tries: dict[tuple[Step, Target], Tries] = {}
-        self._told_kept = ""
-        """Why it cannot be fenced, as the claim's owner knows."""
         self._troubles: dict[Target, _Trouble] = {}
         self._wanted_since: dict[Target, float] = {}
         self._do: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
@@ -316,7 +314,7 @@ class VolumeTask:
     def _check_copy(self, volume: Volume) -> None:
         # After a reset by the watchdog, the pod and the attachment of before may be gone, and the volume elsewhere.
         by_time = volume.fence or self._host.fencing.is_held(self.key)
-        if (volume.is_sole or by_time) and not self._host.in_step():
+        if (volume.is_sole or by_time) and not self._host.objects.in_step:
             raise Waiting("the hub has not confirmed on the present link that this node's objects are complete")
 
     def _check_lease(self, volume: Volume) -> None:
@@ -331,11 +329,9 @@ class VolumeTask:
         fencing = self._host.fencing
         if row.runtime == BY_DRIVER:
             await fencing.keep(self.key, "its driver has told the pod's runtime of the device")
-        why = fencing.why_kept(self.key)
-        if why and why != self._told_kept and volume.claim is not None:
+        if (why := fencing.why_kept(self.key)) and volume.claim is not None:
             text = f"PV {volume.name}: it asks for fence, and is kept on this node: {why}"
             self._host.facts.tell_claim(volume.claim, "NotFenced", text)
-        self._told_kept = why
 
     async def _publish(self, target: Target) -> None:
         want = self.wants[target]

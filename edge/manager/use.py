@@ -81,7 +81,7 @@ class VolumeUse:
         """Void the confirmation after unstaging: it was for the volume's past use."""
         self._was_needed = self._is_needed
         self.void()
-        self._host.in_use_changed()
+        self._host.use_changed()
 
     def void(self) -> None:
         if self._asking is not None:

@@ -40,15 +40,14 @@ class Wanted:
         complain: Callable[[str], None],
     ) -> None:
         """`own_labels` returns the drivers' topology, which the Node object may not have yet."""
-        self._complain, self._opt_in = complain, opt_in
+        self._complain, self.opt_in = complain, opt_in
         self._objects, self._node, self._own_labels, self._selinux = objects, node, own_labels, selinux
         self._node_ref = Ref("Node", "", node)
         self._node_labels: dict[str, str] = {}
         self._labels: dict[str, str] = {}
         self._pods: dict[Ref, PodWants] = {}
-        self._by_uid: dict[str, Ref] = {}
-        self._twins: dict[str, dict[Ref, None]] = {}
-        """By uid: further pods with the same uid, the newest last."""
+        # By uid. A copied manifest has another pod's: the newest, which is the last, gets its volumes.
+        self._by_uid: defaultdict[str, dict[Ref, None]] = defaultdict(dict)
         self._by_ref: defaultdict[Ref, set[Ref]] = defaultdict(set)
         self._ends: dict[Ref, float] = {}
         self._unread: set[Ref] = set()
@@ -63,8 +62,8 @@ class Wanted:
         return dict(self._node_labels)
 
     def of(self, uid: str) -> PodWants | None:
-        ref = self._by_uid.get(uid)
-        return self._pods[ref] if ref is not None else None
+        refs = self._by_uid.get(uid)
+        return self._pods[next(reversed(refs))] if refs else None
 
     def is_gone(self, uid: str) -> bool:
         wants = self.of(uid)
@@ -142,7 +141,7 @@ class Wanted:
             now=now,
             deleted_at=old.deleted_at if old is not None and old.pod.uid == found.stamp.uid else None,
             selinux=self._selinux,
-            opt_in=self._opt_in,
+            opt_in=self.opt_in,
         )
 
     def _keep(self, ref: Ref, old: PodWants | None, why: str) -> PodWants:
@@ -155,10 +154,9 @@ class Wanted:
 
     def _remember(self, ref: Ref, wants: PodWants) -> None:
         self._pods[ref] = wants
-        if (other := self._by_uid.get(wants.pod.uid)) is not None:
+        for other in self._by_uid[wants.pod.uid]:
             self._complain(f"{other} and {ref} have the same uid, {wants.pod.uid}: only the latter gets its volumes")
-            self._twins.setdefault(wants.pod.uid, {})[other] = None
-        self._by_uid[wants.pod.uid] = ref
+        self._by_uid[wants.pod.uid][ref] = None
         for one in wants.refs:
             self._by_ref[one].add(ref)
         if wants.ends_at is not None:
@@ -168,14 +166,9 @@ class Wanted:
 
     def _forget(self, ref: Ref, wants: PodWants) -> None:
         del self._pods[ref]
-        twins = self._twins.get(wants.pod.uid, {})
-        twins.pop(ref, None)
-        if self._by_uid.get(wants.pod.uid) == ref:
+        del self._by_uid[wants.pod.uid][ref]
+        if not self._by_uid[wants.pod.uid]:
             del self._by_uid[wants.pod.uid]
-            if twins:  # a copied manifest: the remaining pod keeps its volumes
-                self._by_uid[wants.pod.uid], _ = twins.popitem()
-        if not twins:
-            self._twins.pop(wants.pod.uid, None)
         for one in wants.refs:
             self._by_ref[one].discard(ref)
             if not self._by_ref[one]:

@@ -25,9 +25,12 @@ from edge.disk.found_volumes import Found, Published, Staged, Unreadable, publis
 from edge.disk.layout import Layout
 from edge.disk.mounts import MountTable
 from edge.fencing.fencing import Fencing
+from edge.manager.facts import VolumeFacts
+from edge.manager.host import VolumeHost
 from edge.manager.opt_in import OptIn
 from edge.manager.rows import target_of
 from edge.manager.states import Device, Publication, Row
+from edge.manager.wanted import Wanted
 from edge.stores.fact_store import FactRefused
 from edge.volume_errors import NotReady, Uncertain
 from edge.volume_manager import VolumeManager
@@ -492,34 +495,36 @@ class EdgeVolumes:
                 if self.refusal:
                     raise FactRefused(self.refusal)
 
-        return VolumeManager(
+        host = VolumeHost(
             node=NODE,
             objects=self.store,
-            facts=self.facts,
+            facts=VolumeFacts(self.facts, node=NODE, clock=self.clock),
             states=self.states,
             plugin=self.plugin,
             drivers=self.drivers,
-            in_use_acked=in_use_acked,
-            in_use_changed=lambda: self.in_use.append(self.manager.volumes_in_use()),
-            own_labels=dict,
+            wanted=Wanted(self.store, node=NODE, own_labels=dict, selinux=True, opt_in=self.opt_in(), complain=print),
+            fencing=self.fencing,
             clock=self.clock,
             boot=self.boot,
-            selinux=True,
+            in_use_acked=in_use_acked,
+            in_use_changed=lambda: self.in_use.append(self.manager.volumes_in_use()),
             stats_interval_s=self.stats_interval_s,
             republish_interval_s=60.0,
             cdi=CdiFiles(None, Layout(Path("/"))),
-            fencing=self.fencing,
             **self.more(),
         )
+        return VolumeManager(host)
+
+    def opt_in(self) -> OptIn:
+        return OptIn({}, Layout(Path("/")))
 
     def more(self) -> dict[str, Any]:
-        """Return the arguments of the manager about volumes that a pod's runtime mounts: none knows any."""
+        """Return the parts of the host about volumes that a pod's runtime mounts: none knows any."""
 
         def direct() -> Any:
             raise NotReady("no runtime is known")
 
         return {
-            "opt_in": OptIn({}, Layout(Path("/"))),
             "direct": direct,
             "count_deferred": lambda _by: None,
         }

@@ -111,9 +111,11 @@ class DeferringEdge(EdgeVolumes):
         self.store.put({"kind": "CSIDriver", "metadata": {"name": "d.csi", "annotations": {ANNOTATION: "true"}},
                         "spec": {"attachRequired": False}})  # fmt: skip
 
+    def opt_in(self) -> OptIn:
+        return OPT_IN
+
     def more(self) -> dict[str, Any]:
         return {
-            "opt_in": OPT_IN,
             "direct": lambda: self.direct,
             "count_deferred": self.count,
         }

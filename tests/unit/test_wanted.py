@@ -403,7 +403,7 @@ def test_of_pods_with_one_uid_the_last_counts_and_the_others_when_it_goes() -> N
         made.update([ref], 0.0)
         assert _name(made) == left
 
-    assert made._twins == made._by_uid == {}
+    assert made._by_uid == {}
 
 
 def _name(made: Wanted) -> str:
