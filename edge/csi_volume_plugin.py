@@ -106,7 +106,7 @@ class VolumePlugin:
         staged = staged_for(volume)
         request = node_requests.stage(
             volume,
-            str(self._dirs.staging_target(staged)),
+            str(self._dirs.target(staged)),
             driver.capabilities,
             publish_context=publish_context,
             secrets=secrets,
@@ -121,7 +121,7 @@ class VolumePlugin:
             await self._call(driver, "stage", request, hidden, may_begin=may_go_on)
         except Refused:
             if not reconstructed:
-                await _tidied(self._dirs.tidy_refused_stage, staged)
+                await _tidied(self._dirs.tidy_staging, staged, "stage")
             raise
 
     async def publish(
@@ -137,7 +137,8 @@ class VolumePlugin:
     ) -> None:
         """Publish a volume into a pod's directory: NodePublishVolume, then fsGroup or the block device's map.
 
-        `reconstructed` and `may_go_on` are as for `stage`; the latter also tells whether a further file may be changed.
+        A refresh of a published volume (`requiresRepublish`) is `reconstructed`, too: its directories stay. `may_go_on`
+        is as for `stage`, and also tells whether a further file may be changed.
         `tell` gets the text of a VolumePermissionChangeInProgress event while changing ownership takes long.
         """
         volume, uid = wanted.volume, wanted.pod.uid
@@ -169,32 +170,10 @@ class VolumePlugin:
         ):
             await self._give_to_group(wanted, target, tell, may_go_on)
 
-    async def republish(
-        self,
-        wanted: PodVolume,
-        *,
-        publish_context: Mapping[str, str],
-        secrets: Mapping[str, str],
-        tokens: Tokens | None = None,
-        may_go_on: MayGoOn = always,
-    ) -> None:
-        """Let the driver refresh a volume (`requiresRepublish`). It stays published, whatever the error's class."""
-        await self.publish(
-            wanted,
-            publish_context=publish_context,
-            secrets=secrets,
-            tokens=tokens,
-            reconstructed=True,
-            may_go_on=may_go_on,
-        )
-
     def _published_from(self, volume: Volume, driver: NodeDriver) -> str:
         # A block volume has a staging path under any driver.
-        if volume.block:
-            return str(self.layout.block_staging(volume.name))
-        if Has.STAGE_UNSTAGE_VOLUME not in driver.capabilities or volume.ephemeral:
-            return ""
-        return str(self.layout.staging_target(volume.driver, volume.handle))
+        stages = Has.STAGE_UNSTAGE_VOLUME in driver.capabilities and not volume.ephemeral
+        return str(self._dirs.target(staged_for(volume))) if volume.block or stages else ""
 
     async def _give_to_group(
         self, wanted: PodVolume, target: Path, tell: Callable[[str], None] | None, may_go_on: MayGoOn
@@ -251,7 +230,7 @@ class VolumePlugin:
         if recorded or mounted or await _locally(NotReady, self._dirs.may_be_staged, staged):
             driver = self._driver(staged.driver)
             if asked := Has.STAGE_UNSTAGE_VOLUME in driver.capabilities:
-                target = self._dirs.staging_target(staged)
+                target = self._dirs.target(staged)
                 await _locally(NotReady, self._dirs.clear_way, target)
                 request = pb.NodeUnstageVolumeRequest(volume_id=staged.handle, staging_target_path=str(target))
                 await self._call(driver, "unstage", request)
@@ -283,11 +262,10 @@ class VolumePlugin:
             )
         if volume.block:
             path = await _apart(NotReady, self._devices.device, volume.name, pod_uid)
-            staging = self.layout.block_staging(volume.name)
         else:
-            await _locally(NotReady, self._dirs.clear_way, self.layout.target(pod_uid, volume.name))
             path = str(self.layout.target(pod_uid, volume.name))
-            staging = self.layout.staging_target(volume.driver, volume.handle)
+            await _locally(NotReady, self._dirs.clear_way, Path(path))
+        staging = self._dirs.target(staged_for(volume))
         request = node_requests.expand(
             volume, path, str(staging), driver.capabilities, required_bytes=required_bytes, secrets=secrets
         )
@@ -314,7 +292,7 @@ class VolumePlugin:
     async def _health(self, driver: NodeDriver, published: Published) -> tuple[bool, str]:
         staging = ""
         if Has.STAGE_UNSTAGE_VOLUME in driver.capabilities and not published.ephemeral:
-            staging = str(self._dirs.staging_target(staged_for(published)))
+            staging = str(self._dirs.target(staged_for(published)))
         path = str(self._dirs.target(published))
         request = pb.NodeGetVolumeHealthRequest(
             volume_id=published.handle, volume_publish_path=path, staging_target_path=staging
@@ -340,15 +318,12 @@ class VolumePlugin:
     def has_mounts(self, what: Published | Staged, mounts: MountTable) -> bool:
         """Whether any part of it is mounted."""
         # The device map is made after the driver has published. A publication whose answer was lost has only a target.
-        return self.is_mounted(what, mounts) or mounts.is_mount_point(self._target(what))
+        return self.is_mounted(what, mounts) or mounts.is_mount_point(self._dirs.target(what))
 
     def _mount_point(self, what: Published | Staged) -> Path:
         if isinstance(what, Published) and what.block:
             return self.layout.device_map(what.name, what.pod_uid)
-        return self._target(what)
-
-    def _target(self, what: Published | Staged) -> Path:
-        return self._dirs.staging_target(what) if isinstance(what, Staged) else self._dirs.target(what)
+        return self._dirs.target(what)
 
     def path(self, published: Published) -> Path:
         if published.block:
@@ -356,10 +331,10 @@ class VolumePlugin:
         return self._dirs.target(published)
 
     async def clean_leftovers(self, published: Published | Unreadable) -> bool:
-        """Remove the empty directories and the agent's files that a gone pod or an unknown volume left.
+        """Remove the empty directories and the agent's files of a guard or of an unknown volume.
 
-        Call it only after `unpublish`, or for unreadable directories: vol_data.json is removed too. Nothing is removed
-        where anything is mounted or held by a loop device, and no other file is. Returns whether nothing is left of it.
+        vol_data.json is removed too, so the driver must have nothing there. Nothing is removed where anything is
+        mounted or held by a loop device, and no other file is. Returns whether nothing is left of it.
         """
         return await _locally(NotReady, self._dirs.clean_leftovers, published)
 

@@ -41,15 +41,15 @@ class VolumeDirs:
         self._kept: dict[Path, str] = {}
         """Why each unreadable directory could not be cleaned away: it is tried again each time, but logged once."""
 
-    def target(self, published: Published) -> Path:
-        if published.block:
-            return self.layout.block_target(published.name, published.pod_uid)
-        return self.layout.target(published.pod_uid, published.name)
-
-    def staging_target(self, staged: Staged) -> Path:
-        if staged.block:
-            return self.layout.block_staging(staged.name)
-        return self.layout.staging_target(staged.driver, staged.handle)
+    def target(self, what: Published | Staged) -> Path:
+        """Return the path that the driver gets for a publication or a staging."""
+        if isinstance(what, Staged):
+            if what.block:
+                return self.layout.block_staging(what.name)
+            return self.layout.staging_target(what.driver, what.handle)
+        if what.block:
+            return self.layout.block_target(what.name, what.pod_uid)
+        return self.layout.target(what.pod_uid, what.name)
 
     # ---------------------------------------------------------------- before a call
 
@@ -157,27 +157,25 @@ class VolumeDirs:
             self._root.remove(target)
         else:
             self._tidy_target(target, "unpublish")
+        self._prune_pod(published.pod_uid, block=published.block)
 
     def tidy_staged(self, staged: Staged, *, asked: bool) -> None:
         """Remove the directories of a staging. `asked`: the driver has answered NodeUnstageVolume with OK."""
         if asked:
-            self._require_unmounted(staged.driver, "NodeUnstageVolume", self.staging_target(staged))
+            self._require_unmounted(staged.driver, "NodeUnstageVolume", self.target(staged))
         try:
-            self._tidy_staging(staged, "unstage")
+            self.tidy_staging(staged, "unstage")
         except OSError as error:
             if not staged.block:
                 raise
             # Files that a driver leaves in its staging directory do not prevent the next use of the volume.
             log.warning("a file or directory of %s could not be removed: %s", staged.key, _words(error))
 
-    def tidy_refused_stage(self, staged: Staged) -> None:
-        self._tidy_staging(staged, "stage")
-
-    def _tidy_staging(self, staged: Staged, step: str) -> None:
+    def tidy_staging(self, staged: Staged, step: str) -> None:
         if staged.block:
             self._tidy_block(staged.name, step)
         else:
-            self._tidy_target(self.staging_target(staged), step)
+            self._tidy_target(self.target(staged), step)
 
     def tidy_refused_publish(self, published: Published) -> None:
         # A block volume's directories stay: its staging uses them. The pod's own directories go if they are empty,
@@ -193,12 +191,12 @@ class VolumeDirs:
             maps, targets = self.layout.device_maps(staged.name), self.layout.block_targets(staged.name)
             used = mounts.within(maps) + mounts.within(targets)
         else:
-            used = mounts.references(self.staging_target(staged))
+            used = mounts.references(self.target(staged))
         if used:
             raise NotReady(f"{staged.key} is still in use: it is mounted at {', '.join(used[:3])}")
 
     def may_be_staged(self, staged: Staged) -> bool:
-        target = self.staging_target(staged)
+        target = self.target(staged)
         if staged.block:
             return self._root.has(target)
         try:
@@ -208,7 +206,7 @@ class VolumeDirs:
         return True
 
     def clean_leftovers(self, what: Published | Unreadable) -> bool:
-        """Remove the directories that a gone pod has left; return False if some stay."""
+        """Remove the directories of a guard or of an unknown volume; return False if some stay."""
         places = list(self._places(what))
         try:
             self._require_idle(what, places)

@@ -164,7 +164,6 @@ class VolumeDeferral:
                 await self._rows.write(replace(row, handover=Handover.NONE))
             await self._clean(row.guard)
             await self._host.plugin.unpublish(row)
-            await self._clean(row)
         except VolumeError as error:
             raise Uncertain(error.why) from error
 

@@ -400,8 +400,6 @@ class VolumeTask:
         await self._host.fencing.unmounted(self.key, target.pod_uid)
         if not before.block:
             await self._deferral.forget(before)
-        if not await plugin.clean_leftovers(before):
-            log.warning("volume %s: files stay in the directory of the pod of uid %s", self.key, target.pod_uid)
         await self.rows.settle(Step.UNPUBLISH, before, gone=True)
         self.upkeep.forget(target)
         self._tries = {one: tries for one, tries in self._tries.items() if one[1] != target}

@@ -76,8 +76,13 @@ class VolumeUpkeep:
             secrets = inputs.secrets(want.volume.publish_secret)
             tokens = inputs.tokens(want)
             async with host.fencing.mounting(want.volume, want.pod.uid) as may_go_on:
-                await host.plugin.republish(
-                    want, publish_context=context, secrets=secrets, tokens=tokens, may_go_on=may_go_on
+                await host.plugin.publish(
+                    want,
+                    publish_context=context,
+                    secrets=secrets,
+                    tokens=tokens,
+                    reconstructed=True,
+                    may_go_on=may_go_on,
                 )
         except NotReady as error:
             log.debug("volume %s is not refreshed for pod %s: %s", self._key, pod, error.why)

@@ -368,12 +368,11 @@ class FakePlugin:
 
     async def publish(self, wanted: PodVolume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
         assert may_go_on()
+        if "tell" not in given:  # a refresh
+            await self._step("republish", wanted.volume.handle, wanted.pod.uid, given=given)
+            return
         await self._step("publish", wanted.volume.handle, wanted.pod.uid, given={"wanted": wanted, **given})
         self._mount(published_for(wanted))
-
-    async def republish(self, wanted: PodVolume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
-        assert may_go_on()
-        await self._step("republish", wanted.volume.handle, wanted.pod.uid, given=given)
 
     async def unpublish(self, published: Published) -> None:
         await self._step("unpublish", published.handle, published.pod_uid, given={"published": bare(published)})

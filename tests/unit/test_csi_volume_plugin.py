@@ -145,7 +145,7 @@ async def test_a_failed_republication_changes_nothing(
     await publish(plugin)
     before = on_disk(plugin)
     driver.answers["NodePublishVolume"] = answer
-    await failed(plugin.republish(WANTED, publish_context={}, secrets={}))
+    await failed(plugin.publish(WANTED, publish_context={}, secrets={}, reconstructed=True))
     assert on_disk(plugin) == before
 
 
