@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from common.database import lock
 from common.errors import SettingsError
 from common.files import room_of, why_full
 from common.left_over import LeftOver
 from common.metrics import VolumeStats
-from common.pages.agent import ContainerDevice, NodeVolumes, PodStatus, PodVolumeStatus
+from common.pages.agent import NodeVolumes
 from common.pages.json_form import time_of
 from common.tasks import Tasks
 from edge.controller_lease import ControllerLease
@@ -321,14 +321,9 @@ class Volumes:
             facts_waiting=self.metastore.facts.waiting,
             started=manager is not None,
             trouble=self._trouble or self._unwritten,
-            pods=[PodStatus(**pod) for pod in manager.describe_pods()] if manager is not None else [],
-            volumes=[_volume(**entry) for entry in manager.describe()] if manager is not None else [],
+            pods=manager.describe_pods() if manager is not None else [],
+            volumes=manager.describe() if manager is not None else [],
         )
-
-
-def _volume(*, since: float, devices: list[dict[str, str]], **entry: Any) -> PodVolumeStatus:
-    shown = [ContainerDevice(**device) for device in devices]
-    return PodVolumeStatus(since=time_of(since) if since else None, devices=shown, **entry)
 
 
 def _make_fencing(settings: AgentSettings) -> Fencing:

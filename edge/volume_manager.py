@@ -23,13 +23,13 @@ from typing import Any
 from common.left_over import LeftOver
 from common.metrics import VolumeStats
 from common.objects import Ref
+from common.pages.agent import PodStatus, PodVolumeStatus
 from edge.disk.found_volumes import Published, Unreadable
 from edge.manager.host import VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
 from edge.manager.places import target_for
 from edge.manager.reconstruction import reconstruct
 from edge.manager.report import (
-    Entry,
     is_left_over,
     report_leaving,
     report_pod,
@@ -132,18 +132,18 @@ class VolumeManager:
         """Call `callback` whenever `describe` may return something else, but for usage and health."""
         self._subscribers.append(callback)
 
-    def describe(self) -> list[Entry]:
+    def describe(self) -> list[PodVolumeStatus]:
         mounts = self._mounts()
         shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants, mounts)]
-        told = {(one["uid"], one["driver"], one["handle"]) for one in shown}
+        told = {(one.uid, one.driver, one.handle) for one in shown}
         for volume in self._volumes.values():
             leaving = self._leaving(volume)
             if self._fencing.is_fenced(volume.key):  # its pods still ask for it, and their entries tell
-                leaving = (one for one in leaving if (one["uid"], one["driver"], one["handle"]) not in told)
+                leaving = (one for one in leaving if (one.uid, one.driver, one.handle) not in told)
             shown += leaving
         shown += [report_unreadable(one, self._started_at) for one in self._leftovers.shown]
         shown = [self._as_fenced(one) for one in shown]
-        return sorted(shown, key=lambda one: (one["namespace"], one["pod"], one["volume"], one["pv"], one["uid"]))
+        return sorted(shown, key=lambda one: (one.namespace, one.pod, one.volume, one.pv, one.uid))
 
     def left_over(self) -> list[LeftOver]:
         """Return the mounts that no pod wants, and that the agent may not or cannot take down."""
@@ -151,7 +151,7 @@ class VolumeManager:
         unreadable = (report_unreadable(one, self._started_at) for one in self._leftovers.shown)
         return [told_left_over(entry) for entry in (*leaving, *unreadable) if is_left_over(entry)]
 
-    def _leaving(self, volume: VolumeTask) -> Iterator[Entry]:
+    def _leaving(self, volume: VolumeTask) -> Iterator[PodVolumeStatus]:
         return report_leaving(volume, self._path, self._host)
 
     def usage(self) -> dict[tuple[str, str], VolumeStats]:
@@ -163,10 +163,10 @@ class VolumeManager:
             if (want := volume.wants.get(target)) is not None and (claim := want.volume.claim) is not None
         }
 
-    def describe_pods(self) -> list[Entry]:
+    def describe_pods(self) -> list[PodStatus]:
         mounts = self._mounts()
         pods = [report_pod(wants, self._describe(wants, mounts)) for wants in self.wanted.pods if not wants.pod.gone]
-        return sorted(pods, key=lambda one: (one["namespace"], one["name"], one["uid"]))
+        return sorted(pods, key=lambda one: (one.namespace, one.name, one.uid))
 
     def pod_states(self) -> list[PodState]:
         mounts = self._mounts()
@@ -183,7 +183,7 @@ class VolumeManager:
             volumes=told_volumes(wants, shown, self._publications(wants.pod.uid, mounts)),
         )
 
-    def _describe(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]]) -> list[Entry]:
+    def _describe(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]]) -> list[PodVolumeStatus]:
         resolved = [
             self._as_fenced(report_wanted(want, self._volumes.get(want.volume.key), self._path, self._host.cdi))
             for want in wants.volumes
@@ -196,12 +196,12 @@ class VolumeManager:
             if name not in mounted
         ]
 
-    def _as_fenced(self, entry: Entry) -> Entry:
-        key = VolumeKey(entry["driver"], entry["handle"])
+    def _as_fenced(self, entry: PodVolumeStatus) -> PodVolumeStatus:
+        key = VolumeKey(entry.driver, entry.handle)
         if not self._fencing.is_fenced(key):
             return entry
         done = self._fencing.fenced(key) or "its file system is being shut down"
-        return {**entry, "state": "fenced", "error": f"no answer of the hub in time, so the agent fenced it: {done}"}
+        return replace(entry, state="fenced", error=f"no answer of the hub in time, so the agent fenced it: {done}")
 
     def _publications(self, uid: str, mounts: Mapping[str, set[VolumeKey]]) -> Iterator[Publication]:
         for key in mounts.get(uid, ()):

@@ -29,6 +29,7 @@ from typing import Any
 
 from common.fault_points import reach
 from common.files import NEW, replace_file
+from common.pages.agent import ContainerDevice
 from edge.disk.found_volumes import Published
 from edge.disk.layout import Layout
 from edge.disk.own_thread import in_own_thread
@@ -57,12 +58,12 @@ class CdiFiles:
     def __init__(self, root: Path | None, layout: Layout) -> None:
         self._root, self._layout = root, layout
 
-    def devices(self, want: PodVolume) -> list[dict[str, str]]:
+    def devices(self, want: PodVolume) -> list[ContainerDevice]:
         """Return the volume of each container as an engine knows it. It compares the path, letter by letter."""
         if self._root is None:
             return []
         return [
-            {"container": use.container, "path": use.path, "name": f"{_KIND}={_device_name(want.pod.uid, use)}"}
+            ContainerDevice(container=use.container, path=use.path, name=f"{_KIND}={_device_name(want.pod.uid, use)}")
             for use in want.uses
         ]
 

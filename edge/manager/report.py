@@ -6,16 +6,19 @@
     fenced                                      Its file system is shut down, and not unstaged yet (`edge.fencing`).
     left over                                   Of an earlier time, and the agent may not take it down yet.
 
-`since` is in seconds since the epoch. `error` is the reason of the last failure, in any state.
+`error` is the reason of the last failure, in any state.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from common.errors import timestamp
 from common.left_over import LeftOver
 from common.metrics import VolumeStats
+from common.pages.agent import PodStatus, PodVolumeStatus
+from common.pages.json_form import time_of
 from common.pod_fact import ToldVolume, VolumeState
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published, Unreadable, published_for
@@ -27,20 +30,8 @@ from edge.manager.steps import Step
 from edge.manager.task import VolumeTask
 from edge.volumes import PodVolume
 
-Entry = dict[str, Any]
-
 PathOf = Callable[[Published], str]
 """Gives the path of a volume in a pod's directory; empty if its name cannot be a path."""
-
-_EMPTY: Entry = {
-    **dict.fromkeys(("namespace", "pod", "uid", "volume", "state", "pv", "driver", "handle", "mode"), ""),
-    **dict.fromkeys(("path", "error", "abnormal", "runtime"), ""),
-    "read_only": False,
-    "since": 0.0,
-    "size_bytes": None,
-    "used_bytes": None,
-    "devices": [],
-}
 
 _DOING = {
     Step.STAGE: "staging",
@@ -50,41 +41,47 @@ _DOING = {
 }
 
 
-def report_pod(wants: PodWants, volumes: list[Entry]) -> Entry:
+def report_pod(wants: PodWants, volumes: list[PodVolumeStatus]) -> PodStatus:
     pod = wants.pod
-    published = sum(one["state"] == "published" for one in volumes)
-    told = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
-    return {**told, "volumes": len(volumes), "published": published}
+    published = sum(one.state == "published" for one in volumes)
+    return PodStatus(namespace=pod.namespace, name=pod.name, uid=pod.uid, volumes=len(volumes), published=published)
 
 
-def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf, cdi: CdiFiles) -> Entry:
+def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf, cdi: CdiFiles) -> PodVolumeStatus:
     target = target_for(want)
     row = task.rows.publications.get(target) if task is not None else None
     stats = task.upkeep.stats.get(target) if task is not None else None
+    since = row.since if row is not None else task.wanted_since(target) if task is not None else 0.0
     published, deferral = published_for(want), want.deferral
-    return {
-        **_EMPTY,
+    return PodVolumeStatus(
         **_mount(replace(published, block=False) if deferral is not None else published, path_of),
-        "namespace": want.pod.namespace,
-        "pod": want.pod.name,
-        "volume": want.volume_name,
-        "state": _state(task, target),
-        "read_only": want.read_only,
-        "runtime": row.runtime if row is not None else deferral.runtime if deferral is not None else "",
-        "since": row.since if row is not None else task.wanted_since(target) if task is not None else 0.0,
-        "error": task.trouble(target) if task is not None else "",
-        "devices": cdi.devices(want) if row is not None and row.state is State.DONE else [],
+        namespace=want.pod.namespace,
+        pod=want.pod.name,
+        volume=want.volume_name,
+        state=_state(task, target),
+        read_only=want.read_only,
+        runtime=row.runtime if row is not None else deferral.runtime if deferral is not None else "",
+        since=_time(since),
+        error=task.trouble(target) if task is not None else "",
+        devices=cdi.devices(want) if row is not None and row.state is State.DONE else [],
         **_health(stats, want.volume.size_bytes),
-    }
+    )
 
 
-def report_unresolved(wants: PodWants, name: str, since: float) -> Entry:
-    pod, why = wants.pod, wants.unresolved[name]
-    whose = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
-    return {**_EMPTY, **whose, "volume": name, "state": "waiting", "since": since, "error": why}
+def report_unresolved(wants: PodWants, name: str, since: float) -> PodVolumeStatus:
+    pod = wants.pod
+    return PodVolumeStatus(
+        namespace=pod.namespace,
+        pod=pod.name,
+        uid=pod.uid,
+        volume=name,
+        state="waiting",
+        since=_time(since),
+        error=wants.unresolved[name],
+    )
 
 
-def report_leaving(task: VolumeTask, path_of: PathOf, host: VolumeHost) -> Iterator[Entry]:
+def report_leaving(task: VolumeTask, path_of: PathOf, host: VolumeHost) -> Iterator[PodVolumeStatus]:
     """The entries of one volume's mounts that no resolved volume of a pod accounts for."""
     for target, row in task.rows.publications.items():
         if target in task.wants:
@@ -95,54 +92,60 @@ def report_leaving(task: VolumeTask, path_of: PathOf, host: VolumeHost) -> Itera
         else:
             state = "published" if row.state is State.DONE else "uncertain"
             why = wants.unresolved.get(row.volume_name, "")
-        yield {
-            **_EMPTY,
+        yield PodVolumeStatus(
             **_mount(row.guard if row.agent_defers else row, path_of),
-            "namespace": row.pod_namespace,
-            "pod": row.pod_name,
-            "volume": row.volume_name,
-            "state": state,
-            "runtime": row.runtime,
-            "since": row.since,
-            "error": task.trouble(target) or why,
-        }
+            namespace=row.pod_namespace,
+            pod=row.pod_name,
+            volume=row.volume_name,
+            state=state,
+            runtime=row.runtime,
+            since=_time(row.since),
+            error=task.trouble(target) or why,
+        )
     device = task.rows.device
     if device is not None and not (task.rows.publications or task.wants):
-        yield {
-            **_EMPTY,
-            "state": "unstaging" if host.may_unstage(device) else "left over",
-            "pv": device.name,
-            "driver": device.driver,
-            "handle": device.handle,
-            "mode": _mode(block=device.block),
-            "since": device.since,
-            "error": task.trouble(VOLUME),
-        }
+        yield PodVolumeStatus(
+            state="unstaging" if host.may_unstage(device) else "left over",
+            pv=device.name,
+            driver=device.driver,
+            handle=device.handle,
+            mode=_mode(block=device.block),
+            since=_time(device.since),
+            error=task.trouble(VOLUME),
+        )
 
 
-def report_unreadable(one: Unreadable, since: float) -> Entry:
-    place = {"uid": one.pod_uid, "pv": one.name, "driver": one.driver, "mode": _mode(block=one.block)}
-    return {**_EMPTY, **place, "state": "left over", "path": str(one.path), "since": since, "error": one.reason}
+def report_unreadable(one: Unreadable, since: float) -> PodVolumeStatus:
+    return PodVolumeStatus(
+        uid=one.pod_uid,
+        pv=one.name,
+        driver=one.driver,
+        mode=_mode(block=one.block),
+        state="left over",
+        path=str(one.path),
+        since=_time(since),
+        error=one.reason,
+    )
 
 
-def is_left_over(entry: Entry) -> bool:
+def is_left_over(entry: PodVolumeStatus) -> bool:
     """Whether the entry of a mount without a pod is one that does not go away by itself."""
-    return entry["state"] == "left over" or (entry["state"] in {"unpublishing", "unstaging"} and bool(entry["error"]))
+    return entry.state == "left over" or (entry.state in {"unpublishing", "unstaging"} and bool(entry.error))
 
 
-def told_left_over(entry: Entry) -> LeftOver:
+def told_left_over(entry: PodVolumeStatus) -> LeftOver:
     return LeftOver(
-        driver=entry["driver"],
-        handle=entry["handle"],
-        pv=entry["pv"],
-        pod=f"{entry['namespace']}/{entry['pod']}" if entry["pod"] else "",
-        why=entry["error"],
-        since=timestamp(entry["since"]) if entry["since"] else "",
+        driver=entry.driver,
+        handle=entry.handle,
+        pv=entry.pv,
+        pod=f"{entry.namespace}/{entry.pod}" if entry.pod else "",
+        why=entry.error,
+        since=timestamp(entry.since.timestamp()) if entry.since is not None else "",
     )
 
 
 def told_volumes(
-    wants: PodWants, entries: Iterable[Entry], publications: Iterable[Publication]
+    wants: PodWants, entries: Iterable[PodVolumeStatus], publications: Iterable[Publication]
 ) -> tuple[ToldVolume, ...]:
     """A pod's volumes as its fact tells them. Mounted ones that cannot be resolved now have a row but no entry."""
     told = {
@@ -155,13 +158,13 @@ def told_volumes(
         if wants.unresolved.keys() & {row.volume_name, ""}
     }
     for entry in entries:
-        state = VolumeState.MOUNTED if entry["state"] == "published" else VolumeState.WAITING
-        why = "" if state is VolumeState.MOUNTED else entry["error"]
-        told[entry["volume"]] = ToldVolume(entry["volume"], state, why)
+        state = VolumeState.MOUNTED if entry.state == "published" else VolumeState.WAITING
+        why = "" if state is VolumeState.MOUNTED else entry.error
+        told[entry.volume] = ToldVolume(entry.volume, state, why)
     return tuple(sorted(told.values()))
 
 
-def _mount(published: Published, path_of: PathOf) -> Entry:
+def _mount(published: Published, path_of: PathOf) -> dict[str, Any]:
     return {
         "uid": published.pod_uid,
         "pv": "" if published.ephemeral else published.name,
@@ -183,7 +186,7 @@ def _state(task: VolumeTask | None, target: Target) -> str:
     return "published" if published else "waiting"
 
 
-def _health(stats: VolumeStats | None, size_bytes: int) -> Entry:
+def _health(stats: VolumeStats | None, size_bytes: int) -> dict[str, Any]:
     if stats is None:
         return {"size_bytes": size_bytes or None}
     return {
@@ -191,6 +194,10 @@ def _health(stats: VolumeStats | None, size_bytes: int) -> Entry:
         "used_bytes": None if stats.is_size_only else stats.used_bytes,
         "abnormal": (stats.message or "abnormal") if stats.abnormal else "",
     }
+
+
+def _time(since: float) -> datetime | None:
+    return time_of(since) if since else None
 
 
 def _mode(*, block: bool) -> str:

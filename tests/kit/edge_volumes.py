@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 
     from common.metrics import VolumeStats
+    from common.pages.agent import PodVolumeStatus
 
 NODE = "n1"
 DRIVER = "d.csi"
@@ -555,8 +556,8 @@ class EdgeVolumes:
 
     # ---- results
 
-    def entry(self, pod_name: str = "web", volume: str = "data") -> dict[str, Any]:
-        (found,) = [one for one in self.manager.describe() if (one["pod"], one["volume"]) == (pod_name, volume)]
+    def entry(self, pod_name: str = "web", volume: str = "data") -> PodVolumeStatus:
+        (found,) = [one for one in self.manager.describe() if (one.pod, one.volume) == (pod_name, volume)]
         return found
 
     def take_calls(self) -> list[str]:

@@ -58,7 +58,7 @@ async def test_a_raw_block_volume_is_a_device_node(
     assert json.loads(raw)["cdiVersion"] == "0.5.0"
     [device] = files.devices(RAW)
     node = {"path": "/dev/data", "hostPath": DEVICE, "permissions": permissions}
-    assert devices_in(raw) == {device["name"]: {"deviceNodes": [node]}}
+    assert devices_in(raw) == {device.name: {"deviceNodes": [node]}}
 
 
 async def test_names_are_the_same_after_a_restart_and_other_for_another_pod(files: CdiFiles, tmp_path: Path) -> None:

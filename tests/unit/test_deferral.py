@@ -150,7 +150,7 @@ async def test_a_file_system_of_somebody_else_is_refused(
     edge.direct.content, edge.direct.sound = Content(f"the file system {fs_type} u", fs_type, "u"), is_sound
     edge.ask()
     await edge.start()
-    assert why in edge.entry()["error"]
+    assert why in edge.entry().error
     assert edge.direct.done == ["take back while nothing", "wait while nothing"]
 
 
@@ -194,7 +194,7 @@ async def test_a_volume_that_its_owner_mounts_read_only_is_not_formatted(edge: D
     edge.ask()
     await edge.start()
     assert edge.direct.done == ["take back while nothing", "wait while nothing"]
-    assert "holds no file system, and the pod may only read the volume" in edge.entry()["error"]
+    assert "holds no file system, and the pod may only read the volume" in edge.entry().error
 
 
 async def test_after_a_reboot_another_file_system_is_not_handed_over_and_the_uuid_stays_known(
@@ -207,7 +207,7 @@ async def test_after_a_reboot_another_file_system_is_not_handed_over_and_the_uui
     edge.plugin.mounted.clear()
     edge.direct.content = Content("the file system ext4 other", "ext4", "other")
     await edge.restart(boot="boot-2")
-    assert "check which device" in edge.entry()["error"]
+    assert "check which device" in edge.entry().error
     assert not edge.direct.told
     assert (edge.row.state, edge.row.fs_uuid) == (State.UNCERTAIN, before.fs_uuid)
 
@@ -239,7 +239,7 @@ async def test_a_second_pod_waits_and_learns_why(edge: DeferringEdge) -> None:
     edge.ask("other")
     await edge.start()
     assert sum(call.startswith("publish") for call in edge.plugin.calls) == 1
-    errors = sorted(edge.entry(name)["error"] for name in ("web", "other"))
+    errors = sorted(edge.entry(name).error for name in ("web", "other"))
     assert errors[0] == ""
     assert "one pod's alone" in errors[1]
 
@@ -255,8 +255,8 @@ async def test_an_asked_volume_that_cannot_be_deferred_is_refused_at_once_by_an_
 async def test_an_annotation_that_names_no_volume_of_the_pod_is_refused(edge: DeferringEdge) -> None:
     edge.add_pod(metadata={"annotations": {ANNOTATION: "dta"}})
     await edge.start()
-    assert edge.entry("web", "dta")["error"].startswith("the pod asks to defer 'dta'")
-    assert edge.entry("web", "data")["state"] == "published"
+    assert edge.entry("web", "dta").error.startswith("the pod asks to defer 'dta'")
+    assert edge.entry("web", "data").state == "published"
 
 
 async def test_a_volume_that_its_driver_has_deferred_is_recognised_and_its_leftovers_go(edge: DeferringEdge) -> None:
@@ -270,7 +270,7 @@ async def test_a_volume_that_its_driver_has_deferred_is_recognised_and_its_lefto
     edge.plugin.publish = told_by_driver  # type: ignore[method-assign]  # the driver writes the mount info meanwhile
     await edge.start()
     assert edge.row.runtime == BY_DRIVER
-    assert edge.entry()["runtime"] == BY_DRIVER
+    assert edge.entry().runtime == BY_DRIVER
     assert edge.counted == ["driver"]
     assert edge.direct.done == []
     edge.store.drop(ref)

@@ -93,7 +93,7 @@ async def test_a_volume_waits_for_the_lease_and_is_mounted_when_the_hub_answers(
     edge = edge_with("fence")
     edge.fencing.waits = "no answer yet"
     await edge.start()
-    assert (edge.take_calls(), edge.entry()["error"]) == ([], "no answer yet")
+    assert (edge.take_calls(), edge.entry().error) == ([], "no answer yet")
     edge.fencing.waits = ""
     edge.fencing.tell()
     await settle()
@@ -107,7 +107,7 @@ async def test_each_step_that_mounts_a_held_volume_waits_for_the_lease_and_no_po
     edge.take_calls()
     told, edge.fencing.waits = edge.facts.events(), "no answer yet"
     await edge.clock.turn(1.0)
-    assert (edge.take_calls(), edge.entry()["error"], edge.facts.events()) == ([], "no answer yet", told)
+    assert (edge.take_calls(), edge.entry().error, edge.facts.events()) == ([], "no answer yet", told)
     edge.fencing.waits = ""
     edge.fencing.tell()
     await settle()
@@ -115,7 +115,7 @@ async def test_each_step_that_mounts_a_held_volume_waits_for_the_lease_and_no_po
     edge.fencing.waits = "no answer yet"
     edge.add_pod("more")
     await settle()
-    assert (edge.take_calls(), edge.entry("more")["error"], edge.facts.events()) == ([], "no answer yet", told)
+    assert (edge.take_calls(), edge.entry("more").error, edge.facts.events()) == ([], "no answer yet", told)
 
 
 async def test_a_volume_that_was_staged_before_it_asked_for_fence_is_published_without_a_lease() -> None:
@@ -134,7 +134,7 @@ async def test_a_volume_with_fence_is_staged_only_when_the_hubs_objects_are_know
     edge = edge_with("fence")
     edge.store.in_step = False
     await edge.start()
-    assert (edge.take_calls(), "objects are complete" in edge.entry()["error"]) == ([], True)
+    assert (edge.take_calls(), "objects are complete" in edge.entry().error) == ([], True)
     edge.store.in_step = True
     edge.store.tell()
     await settle()
@@ -148,7 +148,7 @@ async def test_a_fenced_volume_is_unstaged_when_it_is_shut_down_and_then_given_b
     edge.fencing.waits = "no answer yet"
     edge.fencing.fence(KEY, "")
     await settle()
-    assert (edge.take_calls(), edge.entry()["state"]) == ([], "fenced")
+    assert (edge.take_calls(), edge.entry().state) == ([], "fenced")
     edge.fencing.fence(KEY, "its file system is shut down")
     await settle()
     assert edge.take_calls() == TAKEN_DOWN
@@ -160,7 +160,7 @@ async def test_a_fenced_volume_is_unstaged_when_it_is_shut_down_and_then_given_b
     edge.fencing.tell()
     await settle()
     assert edge.take_calls() == MOUNTED
-    assert (edge.fencing.held, edge.entry()["state"]) == ([KEY], "published")
+    assert (edge.fencing.held, edge.entry().state) == ([KEY], "published")
 
 
 async def test_a_volume_that_turns_out_to_be_one_that_cannot_be_fenced_is_told_at_the_claim_and_mounted() -> None:
@@ -169,7 +169,7 @@ async def test_a_volume_that_turns_out_to_be_one_that_cannot_be_fenced_is_told_a
     await edge.start()
     ((_, message),) = [event for event in edge.facts.events() if event[0] == "NotFenced"]
     assert message.endswith("it asks for fence, and is kept on this node: its file system is nfs4")
-    assert edge.entry()["state"] == "published"
+    assert edge.entry().state == "published"
 
 
 async def test_a_volume_stays_fenced_while_something_holds_its_file_system() -> None:
@@ -179,7 +179,7 @@ async def test_a_volume_stays_fenced_while_something_holds_its_file_system() -> 
     edge.fencing.holding = "it is fenced, and still held by process 7"
     edge.fencing.fence(KEY, "its file system is shut down")
     await settle()
-    assert (edge.take_calls(), edge.entry()["state"]) == (TAKEN_DOWN, "fenced")
+    assert (edge.take_calls(), edge.entry().state) == (TAKEN_DOWN, "fenced")
     edge.fencing.holding = ""
     edge.fencing.tell(KEY)
     await settle()
@@ -192,8 +192,8 @@ async def test_a_fenced_volume_whose_driver_fails_stays_fenced() -> None:
     edge.plugin.fails("unpublish", NotReady("busy"))
     edge.fencing.fence(KEY, "its file system is shut down")
     await settle()
-    assert edge.entry()["state"] == "fenced"
-    assert "the agent fenced it: its file system is shut down" in edge.entry()["error"]
+    assert edge.entry().state == "fenced"
+    assert "the agent fenced it: its file system is shut down" in edge.entry().error
     assert edge.fencing.held == [KEY]
 
 
@@ -225,7 +225,7 @@ async def test_after_a_reboot_a_volume_that_is_kept_now_waits_until_the_hub_has_
     edge.fencing.held.append(KEY)
     edge.store.in_step = False
     await edge.restart(boot="boot-2")
-    assert (edge.take_calls(), "objects are complete" in edge.entry()["error"]) == ([], True)
+    assert (edge.take_calls(), "objects are complete" in edge.entry().error) == ([], True)
     edge.store.in_step = True
     edge.store.tell()
     await settle()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cloud.sync.fact_kinds import keep
 from common import left_over
 from common.left_over import MOST_BYTES, LeftOver
 from common.objects import Ref, encode_body
+from common.pages.agent import PodVolumeStatus
+from common.pages.json_form import time_of
 from edge.manager.report import is_left_over, told_left_over
 
 NODE = Ref("Node", "", "n1")
@@ -55,12 +59,12 @@ def test_a_time_that_is_none_is_no_time() -> None:
     ],
 )
 def test_an_agent_tells_of_mounts_that_do_not_go_by_themselves(state: str, error: str, is_told: bool) -> None:
-    assert is_left_over({"state": state, "error": error}) is is_told
+    assert is_left_over(PodVolumeStatus(state=state, error=error)) is is_told
 
 
 def test_an_entry_without_a_pod_has_none_in_the_fact() -> None:
-    entry = {"driver": "d", "handle": "v", "pv": "", "namespace": "", "pod": "", "error": "", "since": 0.0}
+    entry = PodVolumeStatus(state="left over", driver="d", handle="v")
     assert told_left_over(entry) == LeftOver(driver="d", handle="v")
-    assert told_left_over({**entry, "namespace": "a", "pod": "web", "since": 60.0}) == LeftOver(
+    assert told_left_over(replace(entry, namespace="a", pod="web", since=time_of(60.0))) == LeftOver(
         driver="d", handle="v", pod="a/web", since="1970-01-01T00:01:00Z"
     )

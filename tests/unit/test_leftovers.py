@@ -28,7 +28,7 @@ DAMAGED = Unreadable(path=STAGING.path, reason="it is no JSON", driver=DRIVER)
 
 
 def shown(edge: EdgeVolumes) -> list[str]:
-    return [one["error"] for one in edge.manager.describe() if one["state"] == "left over"]
+    return [one.error for one in edge.manager.describe() if one.state == "left over"]
 
 
 async def test_a_bare_directory_that_nobody_accounts_for_goes_at_once_also_without_a_hub(edge: EdgeVolumes) -> None:

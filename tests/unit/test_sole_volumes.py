@@ -26,7 +26,7 @@ async def test_it_is_listed_and_the_hub_has_stored_that_before_it_is_staged() ->
     edge.acked.clear()
     await edge.start()
     assert (edge.manager.volumes_in_use(), edge.take_calls()) == ([IN_USE], [])
-    assert "volumesInUse" in edge.entry()["error"]
+    assert "volumesInUse" in edge.entry().error
     edge.acked.set()
     await settle()
     assert edge.take_calls() == MOUNTED
@@ -37,9 +37,7 @@ async def test_it_waits_until_its_objects_are_complete_on_the_present_link() -> 
     edge.store.in_step = False
     await edge.start()
     assert edge.take_calls() == []
-    assert edge.entry()["error"] == (
-        "the hub has not confirmed on the present link that this node's objects are complete"
-    )
+    assert edge.entry().error == ("the hub has not confirmed on the present link that this node's objects are complete")
     edge.store.in_step = True
     edge.store.tell()
     await settle()
@@ -52,7 +50,7 @@ async def test_while_another_node_has_it_the_pod_waits_and_says_so_and_the_hub_i
     await edge.start()
     await edge.clock.turn(9)
     assert (edge.asked, edge.take_calls()) == (1, [])
-    assert edge.entry()["error"].endswith("(volumesInUse): it was refused: node n2 has the volume")
+    assert edge.entry().error.endswith("(volumesInUse): it was refused: node n2 has the volume")
     edge.refusal = ""
     await edge.clock.turn(2)
     assert (edge.asked, edge.take_calls()) == (2, MOUNTED)

@@ -96,7 +96,7 @@ async def test_a_result_that_cannot_be_written_is_written_later_and_nothing_is_r
     edge.states.trouble = "the disk is full"
     go.set()
     await settle()
-    assert edge.entry()["state"] == "published"
+    assert edge.entry().state == "published"
     assert edge.states.publications()[0].state is State.UNCERTAIN
     edge.states.trouble = ""
     await edge.clock.turn(200)
@@ -139,9 +139,9 @@ async def test_another_volume_under_the_old_names_is_not_mounted_over_the_first_
     edge.store.put(body)
     await settle()
     assert edge.plugin.calls == []
-    waiting, published = sorted(edge.manager.describe(), key=lambda one: one["state"], reverse=True)
-    assert (published["state"], published["handle"]) == ("published", "h-data")
-    assert "another volume is still mounted in the place of pv-data" in waiting["error"]
+    waiting, published = sorted(edge.manager.describe(), key=lambda one: one.state, reverse=True)
+    assert (published.state, published.handle) == ("published", "h-data")
+    assert "another volume is still mounted in the place of pv-data" in waiting.error
     edge.store.drop(pod)
     await settle()
     assert edge.plugin.calls == TAKEN_DOWN
@@ -152,8 +152,8 @@ async def test_a_volume_whose_claim_is_lost_stays_mounted_and_goes_with_its_pod(
     edge.store.drop(CLAIM, VOLUME)
     await settle()
     assert edge.plugin.calls == []
-    assert edge.entry()["state"] == "published"
-    assert edge.entry()["error"] == "PVC default/data is not known to this node"
+    assert edge.entry().state == "published"
+    assert edge.entry().error == "PVC default/data is not known to this node"
     edge.store.drop(pod)
     await settle()
     assert edge.plugin.calls == TAKEN_DOWN
@@ -180,13 +180,13 @@ async def test_with_a_store_that_was_lost_nothing_is_taken_down_before_it_is_com
     await edge.restart()
     await edge.clock.turn(100)
     assert edge.plugin.calls == []
-    assert {one["state"] for one in edge.manager.describe()} == {"left over"}
+    assert {one.state for one in edge.manager.describe()} == {"left over"}
     edge.store.put(body)
     edge.store.in_step = edge.store.ever_in_step = True
     edge.store.tell()
     await settle()
     assert edge.plugin.calls == []
-    assert edge.entry()["state"] == "published"
+    assert edge.entry().state == "published"
 
 
 async def test_what_only_the_disk_tells_of_is_taken_down_when_the_store_is_complete(edge: EdgeVolumes) -> None:
@@ -220,7 +220,7 @@ async def test_a_pod_that_the_disk_does_not_give_at_start_keeps_its_mounts_and_h
     edge.store.withheld = {web}
     await edge.restart()
     assert edge.take_calls() == ["stage h-other", "publish h-other other-uid"]
-    assert {one["error"] for one in edge.manager.describe() if one["pod"] == "web"} == {
+    assert {one.error for one in edge.manager.describe() if one.pod == "web"} == {
         "",
         "the disk does not give web",
     }
@@ -307,11 +307,11 @@ async def test_an_infeasible_expansion_keeps_no_pod_waiting_for_a_claim_that_com
     edge.plugin.fails("expand", Refused("too large", code=Code.OUT_OF_RANGE))
     edge.add_pod()
     await edge.start()
-    assert edge.entry()["state"] == "waiting"
+    assert edge.entry().state == "waiting"
     resize(edge, "NodeResizeInProgress")  # it was told first that the expansion begins
     await edge.clock.turn(1)
     assert edge.plugin.calls == [*MOUNTED, "expand h-data web-uid", "publish h-data web-uid"]
-    assert edge.entry()["state"] == "published"
+    assert edge.entry().state == "published"
     await edge.clock.turn(60)
     resize(edge, "NodeResizeInfeasible")
     await edge.clock.turn(1000)
@@ -364,11 +364,11 @@ async def test_what_nobody_expanded_is_not_told_as_expanded_where_the_volume_is_
     await edge.mount()
     grow(edge)
     await settle()
-    assert edge.entry()["error"] == "", "nobody waits for the node"
+    assert edge.entry().error == "", "nobody waits for the node"
     resize(edge, "NodeResizePending")
     await settle()
     assert edge.plugin.calls == []
-    assert "EXPAND_VOLUME" in edge.entry()["error"]
+    assert "EXPAND_VOLUME" in edge.entry().error
     (told, *_) = claim_facts(edge)
     assert told["capacity"] == {"storage": "1Gi"}
 
@@ -412,7 +412,7 @@ async def test_a_refresh_without_a_valid_token_is_left_out_quietly(edge: EdgeVol
     await edge.clock.turn(1000)
     assert edge.plugin.calls == []
     assert edge.facts.events() == []
-    assert edge.entry()["error"] == ""
+    assert edge.entry().error == ""
 
 
 async def test_use_and_health_are_read_every_interval_and_told_if_abnormal() -> None:
@@ -422,7 +422,7 @@ async def test_use_and_health_are_read_every_interval_and_told_if_abnormal() -> 
     await edge.clock.turn(60)
     assert edge.take_calls() == ["stats h-data web-uid"]
     entry = edge.entry()
-    assert (entry["size_bytes"], entry["used_bytes"], entry["abnormal"]) == (5, 2, "the disk is on fire")
+    assert (entry.size_bytes, entry.used_bytes, entry.abnormal) == (5, 2, "the disk is on fire")
     fire = "the disk is on fire"
     assert edge.facts.events() == [
         ("VolumeConditionAbnormal", f"Volume data: {fire}"),
@@ -515,7 +515,7 @@ async def test_a_driver_that_hangs_is_asked_about_few_volumes_at_a_time() -> Non
 async def test_who_watches_hears_of_every_change(edge: EdgeVolumes) -> None:
     heard: list[str] = []
     edge.add_pod()
-    edge.manager.subscribe(lambda: heard.append(edge.entry()["state"]))
+    edge.manager.subscribe(lambda: heard.append(edge.entry().state))
     await edge.start()
     assert list(dict.fromkeys(heard)) == ["waiting", "staging", "publishing", "published"]
 

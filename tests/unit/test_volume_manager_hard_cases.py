@@ -79,8 +79,8 @@ async def test_a_pod_that_must_wait_for_a_volume_for_one_pod_only_does_not_keep_
     edge.plugin.mounted.clear()
     await edge.restart(boot="boot-2")
     assert edge.take_calls() == MOUNTED
-    assert edge.entry()["error"] == ""
-    assert "ReadWriteOncePod" in edge.entry("second")["error"]
+    assert edge.entry().error == ""
+    assert "ReadWriteOncePod" in edge.entry("second").error
 
 
 async def test_pods_that_had_a_volume_before_it_was_for_one_pod_only_have_it_again_after_a_reboot(
@@ -214,7 +214,7 @@ async def test_a_driver_that_stages_since_its_update_is_not_asked_to_under_a_pod
     edge.add_pod("two")
     await edge.clock.turn(60.0)
     assert edge.take_calls() == []
-    assert "could not when another pod got the volume" in edge.entry("two")["error"]
+    assert "could not when another pod got the volume" in edge.entry("two").error
     edge.store.drop(ref)
     await settle()
     assert edge.take_calls() == ["unpublish h-data web-uid", "stage h-data", "publish h-data two-uid"]
@@ -422,12 +422,12 @@ async def test_a_disk_that_does_not_give_an_object_takes_no_volume_and_ends_no_t
     edge.add_pod("other", claims=())
     await settle()
     assert edge.take_calls() == []
-    assert [one["name"] for one in edge.manager.describe_pods()] == ["other", "web"]
+    assert [one.name for one in edge.manager.describe_pods()] == ["other", "web"]
     edge.store.withheld.clear()
     edge.store.tell(POD)
     await settle()
     assert edge.take_calls() == []
-    assert edge.entry()["state"] == "published"
+    assert edge.entry().state == "published"
 
 
 async def test_what_a_row_tells_of_is_left_to_its_task_also_if_its_directory_is_unreadable(edge: EdgeVolumes) -> None:

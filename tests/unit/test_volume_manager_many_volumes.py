@@ -33,7 +33,7 @@ async def _come_and_go(edge: EdgeVolumes, number: int) -> None:
     refs.append(edge.store.put({**edge.store.body(refs[0]), "metadata": _named(f"lost{number}")}))
     edge.store.put({**edge.store.body(refs[1]), "spec": _wanting(f"nothing{number}")})
     await settle()
-    assert edge.entry(f"p{number}", claim)["state"] == "published"
+    assert edge.entry(f"p{number}", claim).state == "published"
     for ref in refs:
         edge.store.drop(ref)
     await settle()
@@ -98,7 +98,7 @@ async def test_volumes_are_looked_at_in_twenty_turns_an_interval_and_each_once()
     await edge.start()
     for _ in range(10):
         await settle()
-    assert sum(one["state"] == "published" for one in edge.manager.describe()) == 100
+    assert sum(one.state == "published" for one in edge.manager.describe()) == 100
     await edge.clock.turn(60)  # the first looks, wherever in the interval they began
     edge.take_calls()
 

@@ -202,7 +202,7 @@ class Model:
         assert {row.pod_uid for row in self.edge.states.publications()} == published
         assert all(row.state is State.DONE for row in self.edge.states.kept.values())
         assert len(self.plugin.mounted) == (len(published) + 1 if published else 0)
-        assert {one["state"] for one in self.edge.manager.describe()} <= {"published"}
+        assert {one.state for one in self.edge.manager.describe()} <= {"published"}
 
 
 async def live(actions: list[tuple[Any, ...]], *, attach: bool) -> None:
