@@ -141,7 +141,7 @@ class DirectVolumes:
         return self.volume_path(published) in await _apart(self._store.volume_paths)
 
     async def standing(self) -> frozenset[str]:
-        """Return the paths of the volumes with a readable mount info, and with a guard or another mount in place."""
+        """Return the paths of the volumes that the runtime knows, and that have a guard or another mount in place."""
         return await _apart(self._standing)
 
     async def sweep(self, kept: Iterable[Published]) -> None:
@@ -177,13 +177,7 @@ class DirectVolumes:
 
     def _standing(self) -> frozenset[str]:
         points = {mount.path for mount in read_table(self._root.path).mounts}
-        return frozenset(path for path in self._store.volume_paths() if path in points and self._is_readable(path))
-
-    def _is_readable(self, volume_path: str) -> bool:
-        try:
-            return self._store.device(volume_path) is not None
-        except Uncertain:
-            return False
+        return frozenset(path for path in self._store.volume_paths() if path in points)
 
     def _sweep(self, kept: frozenset[str]) -> None:
         self._store.sweep()

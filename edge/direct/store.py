@@ -47,17 +47,12 @@ _FILE_MODE = 0o600
 
 
 def check_volume_path(volume_path: str) -> None:
-    """Raise Uncertain if a path cannot be a direct volume's."""
-    why = ""
-    if not volume_path.startswith("/") or "\0" in volume_path:
-        why = "it is not an absolute path"
-    elif (size := len(os.fsencode(volume_path))) > LONGEST_PATH_BYTES:
-        why = (
-            f"it is {size} bytes long, and the runtime's name for it allows {LONGEST_PATH_BYTES} at most; "
-            f"use a shorter --root-dir or a shorter name of the volume"
+    """Raise Uncertain if a path is too long for a direct volume's."""
+    if (size := len(os.fsencode(volume_path))) > LONGEST_PATH_BYTES:
+        raise Uncertain(
+            f"{volume_path!r} cannot be the path of a direct volume: it is {size} bytes long, and the runtime's name "
+            f"for it allows {LONGEST_PATH_BYTES} at most; use a shorter --root-dir or a shorter name of the volume"
         )
-    if why:
-        raise Uncertain(f"{volume_path!r} cannot be the path of a direct volume: {why}")
 
 
 def key_of(volume_path: str) -> str:

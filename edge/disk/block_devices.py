@@ -61,9 +61,7 @@ class BlockDevices:
         reach("unpublish.before-loop")
         detach_loops(place)
         reach("unpublish.after-loop")
-        link = self._layout.device_link(pod_uid, name)
-        if self._root.read_link(link) is not None:
-            self._root.remove_file(link)
+        self._root.drop_link(self._layout.device_link(pod_uid, name))
         reach("unpublish.after-link")
         self._unbind(place)
         reach("unpublish.after-unbind")

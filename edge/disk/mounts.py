@@ -41,7 +41,6 @@ class Mount:
     device: str  # `major:minor` of the file system
     root: str  # the part of the file system that is mounted
     path: str
-    shared: bool = False  # mounts below it appear in other mount namespaces too
     # The file system's name for its source: a device, a server's path, `GUARD`. Two directories of one NFS server may
     # have the same device and the same root, and differ in this alone.
     source: str = field(default="", compare=False)
@@ -108,12 +107,11 @@ def parse(text: str) -> list[Mount]:
     for line in filter(None, text.split("\n")):
         number, _, device, root, path, rest = line.split(" ", 5)
         fields, _, file_system = rest.partition(" - ")
-        own, *optional = fields.split(" ")
-        shared = any(field.startswith("shared:") for field in optional)
+        own = fields.split(" ")[0]
         fs_type, source, super_options = file_system.split(" ", 2)
         options = frozenset(f"{own},{super_options}".split(","))
         place = (device, _unescaped(root), _unescaped(path))
-        found.append(Mount(*place, shared, _unescaped(source), fs_type, number, options))
+        found.append(Mount(*place, _unescaped(source), fs_type, number, options))
     return found
 
 

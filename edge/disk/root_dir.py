@@ -126,14 +126,6 @@ class RootDir:
         self.remove_file(path)
         return True
 
-    def read_link(self, path: Path) -> str | None:
-        with _told("read the link", path):
-            try:
-                with self.parent(path) as folder:
-                    return _read_link(folder, path.name)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-
     def remove_file(self, path: Path) -> None:
         """Remove a file or a link, if it exists, and the temporary file of an interrupted write."""
         with _told("remove the file", path), suppress(FileNotFoundError), self.parent(path) as folder:

@@ -19,14 +19,12 @@ from edge.manager.places import Target, target_for
 from edge.manager.rows import VolumeRows
 from edge.manager.states import State
 from edge.manager.steps import Step
+from edge.node_requests import Has
 from edge.tries import KUBELET
 from edge.volume_errors import Refused, Uncertain
 from edge.volumes import PodVolume, Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
-
-_EXPAND_VOLUME = 3
-"""A value of `NodeServiceCapability.RPC.Type`."""
 
 
 class VolumeExpander:
@@ -133,7 +131,7 @@ class VolumeExpander:
 
     def _can_expand(self, plan: Plan) -> bool:
         """Whether the driver can expand. Without the capability, return False if no claim waits for the node."""
-        if _EXPAND_VOLUME in self._host.driver(self._key.driver).capabilities:
+        if Has.EXPAND_VOLUME in self._host.driver(self._key.driver).capabilities:
             return True
         if plan.legacy or plan.claim_knows:
             return False

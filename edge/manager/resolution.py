@@ -22,7 +22,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from common import offline_policy
@@ -73,11 +72,6 @@ _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
 
-_NOTHING: frozenset[Any] = frozenset()
-_NO_REASONS: Mapping[str, str] = MappingProxyType({})
-"""Shared by all pods without volumes, of which a node may have 10,000."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWants:
     """The volumes that one pod wants. Two equal values ask for the same mounts."""
@@ -85,11 +79,11 @@ class PodWants:
     pod: Pod
     volumes: tuple[PodVolume, ...] = ()
     # Why other volumes are not resolved, by the pod's name of the volume.
-    unresolved: Mapping[str, str] = field(default_factory=lambda: _NO_REASONS)
+    unresolved: Mapping[str, str] = field(default_factory=dict)
     # The unresolved ones that cannot be deferred as somebody asks. Waiting does not help these.
-    refused: frozenset[str] = _NOTHING
+    refused: frozenset[str] = frozenset()
     # Every other object that the resolution looked for, present or not, and those that the node calls will read.
-    refs: frozenset[Ref] = _NOTHING
+    refs: frozenset[Ref] = frozenset()
     # The versions of the objects that the node calls will read: attachments, secrets, tokens.
     stamps: tuple[tuple[Ref, str], ...] = ()
     # The monotonic time at which this process learned of the pod's deletion; None if it is not deleted.
@@ -260,9 +254,9 @@ class _Resolver:
         return PodWants(
             pod=self._pod,
             volumes=tuple(volumes),
-            unresolved=unresolved or _NO_REASONS,
-            refused=frozenset(refused) or _NOTHING,
-            refs=frozenset(self._refs) or _NOTHING,
+            unresolved=unresolved,
+            refused=frozenset(refused),
+            refs=frozenset(self._refs),
             stamps=tuple(sorted(self._stamps.items())),
             unread=self._unread,
         )
@@ -385,8 +379,7 @@ class _Resolver:
     def _deferred(self, want: PodVolume, use: _Use) -> PodVolume:
         if want.volume_name not in self._asked and not is_true(want.volume.attributes.get(ATTRIBUTE)):
             return want
-        ref = Ref("CSIDriver", "", want.volume.driver)
-        found = self._look(ref)
+        found = self._look(Ref("CSIDriver", "", want.volume.driver))
         annotations = (found.read()["metadata"].get("annotations") if found is not None else None) or {}
         try:
             return self._opt_in.decide(want, allowed=is_true(annotations.get(ANNOTATION)), sub_path=use.sub_path)
@@ -395,9 +388,12 @@ class _Resolver:
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 
-    def _find(self, ref: Ref) -> Object:
+    def _seen(self, ref: Ref) -> Object | None:
         self._refs.add(ref)
-        found = self._look(ref)
+        return self._look(ref)
+
+    def _find(self, ref: Ref) -> Object:
+        found = self._seen(ref)
         if found is None:
             shown = "PVC" if ref.kind == "PersistentVolumeClaim" else "PV"
             where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
@@ -405,23 +401,18 @@ class _Resolver:
         return found
 
     def _rules(self, driver: str) -> DriverRules:
-        ref = Ref("CSIDriver", "", driver)
-        self._refs.add(ref)
-        return driver_rules(self._look(ref))
+        return driver_rules(self._seen(Ref("CSIDriver", "", driver)))
 
     def _class_parameters(self, spec: Body) -> Body:
         """Return the parameters of a PV's StorageClass, as far as the hub sends them; empty without a class."""
         name = spec.get("storageClassName")
         if not name:
             return {}
-        ref = Ref("StorageClass", "", str(name))
-        self._refs.add(ref)
-        found = self._look(ref)
+        found = self._seen(Ref("StorageClass", "", str(name)))
         return (found.read().get("parameters") or {}) if found is not None else {}
 
     def _stamp(self, ref: Ref) -> None:
-        self._refs.add(ref)
-        found = self._look(ref)
+        found = self._seen(ref)
         self._stamps[ref] = f"{found.stamp.uid} {found.stamp.version}" if found is not None else ""
 
     def _stamp_calls(self, volume: Volume) -> None:

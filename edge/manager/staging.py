@@ -17,10 +17,8 @@ from edge.manager.host import VolumeHost
 from edge.manager.places import Target, staging_place, target_for
 from edge.manager.rows import VolumeRows
 from edge.manager.states import Device, Publication, State
+from edge.node_requests import Has
 from edge.volumes import PodVolume, Volume, VolumeKey
-
-_STAGE_UNSTAGE = 1
-"""A value of `NodeServiceCapability.RPC.Type`."""
 
 _ASKED = "asked "
 _NOT_ASKED = "not asked"
@@ -40,7 +38,7 @@ class VolumeStaging:
     def is_asked_for(self) -> bool:
         """Whether the driver has the capability STAGE_UNSTAGE_VOLUME, so that NodeStageVolume is called."""
         driver = self._host.drivers.find(self._key.driver)
-        return driver is not None and _STAGE_UNSTAGE in driver.capabilities
+        return driver is not None and Has.STAGE_UNSTAGE_VOLUME in driver.capabilities
 
     @property
     def is_done(self) -> bool:

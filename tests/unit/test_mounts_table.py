@@ -24,8 +24,8 @@ def table(text: str = TABLE) -> MountTable:
 
 
 def test_a_line_is_parsed_with_any_number_of_optional_fields() -> None:
-    assert parse(TABLE)[2] == Mount("8:16", "/pool/v1", str(STAGED), shared=True)
-    assert parse(TABLE)[3] == Mount("8:16", "/pool/v1", str(TARGET), shared=False)
+    assert parse(TABLE)[2] == Mount("8:16", "/pool/v1", str(STAGED))
+    assert parse(TABLE)[3] == Mount("8:16", "/pool/v1", str(TARGET))
 
 
 @pytest.mark.parametrize("odd", ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\udcff"])
@@ -36,7 +36,7 @@ def test_a_line_ends_where_the_kernel_ends_it_whatever_a_path_or_a_source_holds(
     monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
     mounts.MOUNTINFO.write_bytes((line + TABLE).encode("utf-8", "surrogateescape"))
     first, *rest = read_table(KUBELET).mounts
-    assert first == Mount("0:50", f"/x{odd}y", f"/media/a{odd}b", shared=True)
+    assert first == Mount("0:50", f"/x{odd}y", f"/media/a{odd}b")
     assert rest == parse(TABLE)
 
 

@@ -80,12 +80,6 @@ def test_a_path_of_189_bytes_is_kept_and_one_of_190_refused(store: DirectVolumeS
         put(store, path=longest + "x")
 
 
-@pytest.mark.parametrize("path", ["", "a/b", "/a\0b"])
-def test_what_is_no_absolute_path_is_refused(store: DirectVolumeStore, path: str) -> None:
-    with pytest.raises(Uncertain, match="it is not an absolute path"):
-        put(store, path=path)
-
-
 def test_the_path_is_taken_as_it_is(store: DirectVolumeStore) -> None:
     put(store, path="/a/./b/")
     assert store.volume_paths() == ["/a/./b/"]
