@@ -83,9 +83,6 @@ class Closures:
     def is_ready(self) -> bool:
         return self._source.is_ready
 
-    def is_known(self, node: str) -> bool:
-        return self.is_ready and all(map(self._source.knows, self._closure(node).looked_up))
-
     def is_unknown(self, node: str, ref: Ref) -> bool:
         return ref in self._closure(node).looked_up and not self._source.knows(ref)
 

@@ -3,8 +3,7 @@
 Rules:
 
 * Until the source is ready, no agent gets anything, because a missing object may only be late.
-* A new stream waits a little for objects that its node needs and the source does not know yet, so that all come in
-  order. Then it goes on without them: the node keeps its copies (`common.sync`).
+* An object that the source does not know yet comes later, and the node keeps its copy of it (`common.sync`).
 * A node's facts are stored one after another, across its streams, too: a new stream begins when the facts of an old one
   are stored.
 * A fact that is not acceptable is refused by name; the others go on. If the disk fails, the hub tries again.
@@ -18,7 +17,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -35,10 +34,6 @@ from common.sync_stream import Telling, learn
 log = logging.getLogger("csi_bridge.hub.sync")
 
 RETRY_S = 5.0  # the wait before the next try to store a fact: people have to make room on the disk
-
-PATIENCE_S = 5.0
-"""How long a new stream waits for unknown objects: three tries of a failing one (`on_demand`). A longer wait would keep
-all other objects from the node."""
 
 _MOST_STREAMS = 4  # The most streams of one node. An agent has two; those of an ending link may still be open.
 _MOST_REFUSALS = 10  # the refusals of one stream that are logged: a node could fill the hub's disk with them
@@ -82,20 +77,13 @@ class SyncServer:
         with self._counted(node):
             unwatch = self._closures.watch(node, changed)
             try:
-                await self._wait(node, news)
+                while not self._closures.is_ready:
+                    news.clear()
+                    await news.wait()
                 await _within_rules(stream, telling.run(), node)
             finally:
                 unwatch()
                 self._untold.pop(node, None)
-
-    async def _wait(self, node: str, news: asyncio.Event) -> None:
-        """Wait until the source is ready and, for a limited time, until all objects for the node are known."""
-        while not self._closures.is_ready:
-            await _next(news)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
-                while not self._closures.is_known(node):
-                    await _next(news)
 
     async def serve_facts(self, stream: Stream, node: str) -> None:
         order = self._orders.setdefault(node, asyncio.Lock())
@@ -204,11 +192,6 @@ class _Facts:
                     log.warning(what, self._node, change.ref, error, more)
                 return str(error) or "it is not accepted"
             return ""
-
-
-async def _next(news: asyncio.Event) -> None:
-    news.clear()
-    await news.wait()
 
 
 async def _tried(work: Callable[[], Awaitable[object]], trouble: str) -> None:

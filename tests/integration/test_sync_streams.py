@@ -16,7 +16,7 @@ from cloud.kube import KubeError
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync import streams
 from cloud.sync.closures import Closures
-from cloud.sync.streams import PATIENCE_S, SyncServer
+from cloud.sync.streams import SyncServer
 from common.link import Link, Stream
 from common.messages import Kind, Priority
 from common.objects import Object, Ref, Stamp
@@ -340,9 +340,7 @@ class Server(FakeApi):
 
 
 @asynccontextmanager
-async def following(
-    api: Server, pair: StreamedPair, *, patience_s: float = PATIENCE_S
-) -> AsyncIterator[Callable[[float], None]]:
+async def following(api: Server, pair: StreamedPair) -> AsyncIterator[Callable[[float], None]]:
     """A hub that has just started beside this API server; lets time pass for what it asks for."""
     now = 0.0
     cluster = Cluster(api, now=lambda: now)
@@ -356,9 +354,7 @@ async def following(
             reader._woken.set()
 
     try:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(streams, "PATIENCE_S", patience_s)
-            yield turn
+        yield turn
     finally:
         pair.cut()
         task.cancel()
@@ -389,12 +385,12 @@ async def test_what_an_api_server_does_not_give_holds_no_other_up_and_is_not_tak
     api.broken = KubeError("get", code, "", "not today")
     api.drop("Pod", "deleted", "default")
     api.put(pod("new"))
-    async with following(api, pair, patience_s=0.01) as turn:
+    async with following(api, pair) as turn:
         await pair.connect()
         await until(lambda: pair.metastore.objects.in_step and names(pair, "Pod") == {"new", "old"})
         assert pair.metastore.objects.get(SECRET) == secret
         assert pair.metastore.objects.get(TOKENS) == tokens
-        assert "not today" in told(pair, "uid-new")["problem"]
+        await until(lambda: "not today" in told(pair, "uid-new").get("problem", ""))
 
         api.broken = None
         api.drop("Secret", "s", "default")

@@ -151,9 +151,6 @@ class HostileHub(Peer):
 
     # ---- closures ----------------------------------------------------------------------------------------------------
 
-    def is_known(self, node: str) -> bool:
-        return True
-
     def is_unknown(self, node: str, ref: Ref) -> bool:
         return False
 

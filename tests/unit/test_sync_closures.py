@@ -548,18 +548,16 @@ def test_what_a_source_has_on_demand_is_asked_for_while_a_closure_needs_it() -> 
     assert found.used == ["use stage", "release stage"]
 
 
-def test_a_closure_is_known_when_all_that_it_needs_was_asked_for() -> None:
+def test_a_node_may_tell_of_anything_until_all_that_it_needs_was_asked_for() -> None:
     found, ref = Reluctant(*WITHOUT_SECRET), Ref("Secret", "vault", "stage")
     closures, told = Closures(found, TRUSTING), []
-    closures.watch("n1", lambda: told.append(closures.is_known("n1")))
-    assert not closures.is_known("n1")
-    assert closures.is_known("n2")
     strange = Ref("Pod", "default", "strange")
+    closures.watch("n1", lambda: told.append(closures.may_concern("n1", strange)))
     assert closures.may_concern("n1", strange)
     assert not closures.may_concern("n2", strange)
     found.asked.add(ref)
     found.tell(frozenset({ref}))  # there is none
-    assert told == [True]
+    assert told == [False]
     assert str(ref) not in held(closures, "n1")
 
 
