@@ -28,7 +28,8 @@ async def reading(settings: HubSettings, records: Records, nodes: Nodes) -> Asyn
     rights = NodeRights(nodes)
     table = FactTable(records, rights, quota_bytes=settings.fact_quota_bytes)
     async with supervised() as tasks:
-        manifests = Manifests(settings.manifests, table, settings.state_dir / "bindings.json")
+        manifests = Manifests(settings.manifests, table.told, settings.state_dir / "bindings.json")
+        table.subscribe(manifests.wake)
         mounts = Mounts(manifests, earlier_use=table.earlier_use, facts=table.of)
         sole_use, closures = SoleUse(table, mounts), Closures(manifests, rights)
         sync = SyncServer(closures, FactSink(closures, table, sole_use.claim))

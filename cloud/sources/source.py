@@ -60,10 +60,8 @@ class Source:
     def release(self, ref: Ref) -> None:
         """Provide the object no more. Here all stay."""
 
-    def subscribe(self, changed: Changed) -> Callable[[], None]:
-        """Call `changed` at every change. Returns a function that ends this."""
+    def subscribe(self, changed: Changed) -> None:
         self._subscribers.append(changed)
-        return lambda: self._subscribers.remove(changed)
 
     def update(self, items: Mapping[Ref, Item | None], *, ready: bool | None = None) -> None:
         """Replace these objects, or remove them (None), and tell the subscribers."""
@@ -75,8 +73,8 @@ class Source:
             self.tell(news)
 
     def tell(self, refs: frozenset[Ref]) -> None:
-        for tell in list(self._subscribers):
-            tell(refs)
+        for changed in self._subscribers:
+            changed(refs)
 
     def _put(self, ref: Ref, item: Item | None) -> bool:
         if self.stamp(ref) == (item.stamp if item is not None else None):

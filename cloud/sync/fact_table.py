@@ -158,10 +158,9 @@ class FactTable:
             )
         return found + self._conflicts
 
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` on the loop whenever `told()` is another object. Returns a function that ends this."""
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call `changed` on the loop whenever `told()` is another object."""
         self._subscribers.append(changed)
-        return lambda: self._subscribers.remove(changed)
 
     async def put(self, node: str, ref: Ref, fact: Fact, *, stray: bool = False) -> None:
         """Keep a fact. If the caller is cancelled, it may be kept or not.

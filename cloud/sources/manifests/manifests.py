@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from cloud.sources.manifests.binding import Binder, Told
 from cloud.sources.manifests.manifest_files import SETTLE_S, ManifestFiles, Now
@@ -29,23 +28,16 @@ _TICK_S = 0.01  # A timer may fire a little early, and a file that has not settl
 _FAILED = "failed"  # the key of the problem that a scan failed
 
 
-class Facts(Protocol):
-    """Gives the facts that change other objects (`cloud.sync.fact_table.FactTable`)."""
-
-    def told(self) -> Told:
-        """All of them. It is the same object until one changes."""
-
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` whenever one changes. Returns a function that ends this."""
-
-
 class Manifests(Source):
     """A source that reads a directory. `run()` does the work."""
 
-    def __init__(self, directory: Path, facts: Facts, bindings: Path) -> None:
-        """`bindings` is the file of the pairs that are bound. Raises NewerState if a newer hub wrote it."""
+    def __init__(self, directory: Path, told: Callable[[], Told], bindings: Path) -> None:
+        """`told` returns the reports of nodes, the same object until one changes; call `wake` then.
+
+        `bindings` is the file of the pairs that are bound. Raises NewerState if a newer hub wrote it.
+        """
         super().__init__()
-        self._directory, self._facts, self._bindings = directory, facts, bindings
+        self._directory, self._told, self._bindings = directory, told, bindings
         self._files = ManifestFiles(directory)
         self._stored = read_pairs(bindings)
         self._binder = Binder(self._stored)
@@ -54,7 +46,8 @@ class Manifests(Source):
         self._unbound: Mapping[str, str] = {}  # the problems of objects that could not be bound
         self._problems: Mapping[str, str] = {}
         self._is_named_empty = False
-        self._wake = asyncio.Event()
+        self._woken = asyncio.Event()
+        self.wake = self._woken.set  # scan now
 
     def problems(self) -> list[str]:
         found = list(self._problems.values())
@@ -65,21 +58,17 @@ class Manifests(Source):
         return found
 
     async def run(self) -> None:
-        unsubscribe = self._facts.subscribe(self._wake.set)
-        try:
-            while True:
-                self._wake.clear()
-                await self._load()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(SETTLE_S + _TICK_S if self._files.unsettled else _SCAN_S):
-                        await self._wake.wait()
-        finally:
-            unsubscribe()
+        while True:
+            self._woken.clear()
+            await self._load()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S + _TICK_S if self._files.unsettled else _SCAN_S):
+                    await self._woken.wait()
 
     async def _load(self) -> None:
         now = Now(steady=time.monotonic(), wall=time.time())
         try:
-            changes = await asyncio.to_thread(self._scan, self._facts.told(), now)
+            changes = await asyncio.to_thread(self._scan, self._told(), now)
         except Exception:  # the hub also carries calls
             if _FAILED not in self._problems:
                 log.exception("reading %s failed", self._directory)
