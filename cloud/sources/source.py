@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from cloud.kinds.fields import Body
+from cloud.kinds.nodes import NodeState
 from cloud.kinds.tokens import TokenRequest
 from common.objects import Ref, Stamp
 
@@ -25,6 +26,7 @@ class Item:
 
     stamp: Stamp
     body: Body
+    state: NodeState | None = None  # of a Node in a cluster; no part of the stamp
 
 
 class Source:
@@ -77,10 +79,9 @@ class Source:
             changed(refs)
 
     def _put(self, ref: Ref, item: Item | None) -> bool:
-        if self.stamp(ref) == (item.stamp if item is not None else None):
-            return False
-        if item is None:
-            del self._kinds[ref.kind][ref]
-        else:
+        before = self.stamp(ref)
+        if item is not None:
             self._kinds.setdefault(ref.kind, {})[ref] = item
-        return True
+        elif before is not None:
+            del self._kinds[ref.kind][ref]
+        return before != self.stamp(ref)

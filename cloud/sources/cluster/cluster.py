@@ -8,13 +8,14 @@ Rules:
 * An object that cannot be used keeps its last good state, and is reported as a problem.
 * An item without a name ends its list or watch: nobody could tell which object is missing.
 * An object whose trimmed state is equal has not changed: pods and nodes change their status all the time. What the hub
-  alone needs of a Node's status is kept aside (`node_state`).
+  alone needs of a Node's status is no part of it (`node_state`).
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from cloud.kinds import nodes, tokens
@@ -54,7 +55,6 @@ class Cluster(Source):
         self._problems: dict[Ref, str] = {}
         self._unlisted = set(WATCHED)
         self._unready = unready
-        self._node_states: dict[str, nodes.NodeState] = {}
         self._minter = TokenMinter(api)
         self._on_demand = {
             "Secret": OnDemand(SecretReader(api), self._found, now=now),
@@ -68,7 +68,8 @@ class Cluster(Source):
         return [*troubles, *self._problems.values(), *unread]
 
     def node_state(self, name: str) -> nodes.NodeState | None:
-        return self._node_states.get(name)
+        item = self.item(Ref("Node", "", name))
+        return item.state if item is not None else None
 
     @property
     def nodes_trouble(self) -> str:
@@ -109,11 +110,12 @@ class Cluster(Source):
             check_metadata(fields, rules=rules)
             metadata.text("uid", required=kind != tokens.KIND)  # a stand-in for tokens has no UID
             rules.check(fields)
+            item = item_of(trimmed(body, rules=rules))
             if kind == "Node":
-                state = self._node_states[ref.name] = nodes.state_of(fields)
+                state = nodes.state_of(fields)
+                item = replace(item, state=state)
                 if not state.is_ready:
                     self._unready(ref.name)
-            item = item_of(trimmed(body, rules=rules))
         except ValueError as error:  # a FieldError, or a text that UTF-8 cannot encode
             self._refuse(ref, str(error))
             known, uid = self.item(ref), metadata.body.get("uid")
@@ -127,13 +129,10 @@ class Cluster(Source):
         for ref in [ref for ref in self._problems if ref.kind == kind and ref not in items]:
             del self._problems[ref]
         gone: dict[Ref, Item | None] = dict.fromkeys(set(self.refs(kind)) - items.keys())
-        for ref in gone:
-            self._drop_state(ref)
         self.update({**items, **gone}, ready=not self._unlisted)
 
     def gone(self, ref: Ref) -> None:
         self._problems.pop(ref, None)
-        self._drop_state(ref)
         self.update({ref: None})
 
     def _found(self, ref: Ref, body: Mapping[str, Any] | None) -> None:
@@ -141,10 +140,6 @@ class Cluster(Source):
         self.update({ref: self.read(ref.kind, body)[1] if body is not None else None})
         if self.stamp(ref) == before:
             self.tell(frozenset({ref}))  # subscribers wait for an answer, even if there is no such object
-
-    def _drop_state(self, ref: Ref) -> None:
-        if ref.kind == "Node":
-            self._node_states.pop(ref.name, None)
 
     def _refuse(self, ref: Ref, why: str) -> None:
         text = f"{ref} cannot be used, and its last good state counts: {why}"
