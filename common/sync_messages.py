@@ -41,8 +41,6 @@ class Differ:
 
 
 class _OfObject:
-    """A message about one object."""
-
     __slots__ = ()
 
     kind: str

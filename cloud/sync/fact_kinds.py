@@ -22,9 +22,8 @@ MOST_FACT_BYTES: Final = {
 }
 """By kind. A CSINode of a hundred drivers has 20 KiB. A node may have thousands of the others, of 6 KiB at most."""
 
-NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
-CLUSTER_KINDS: Final = {sole_use.KIND: "csi-bridge.io/v1"}
-NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Pod": "v1", "Event": "v1"}
+NODE_KINDS: Final = ("CSINode", "Node")  # a node tells of its own ones alone
+_API_VERSIONS: Final = {"CSINode": "storage.k8s.io/v1", sole_use.KIND: "csi-bridge.io/v1"}  # of all others: v1
 IN_USE_PREFIX: Final = "kubernetes.io/csi/"  # begins the name of each CSI volume in `volumesInUse`
 
 _EVENT_TEXTS: Final = (
@@ -63,15 +62,14 @@ def check_ref(node: str, ref: Ref) -> None:
     """Raise ValueError if a node may not tell of an object, or Kubernetes does not allow one of their names."""
     if not is_name(node):
         raise ValueError("Kubernetes does not allow the node's name, so none of its facts is accepted")
+    if ref.kind not in _KEPT:
+        raise ValueError(f"node {node} sends a kind of object that no node may send")
     if ref.kind in NODE_KINDS:
         if ref != Ref(ref.kind, "", node):
             raise ValueError(f"node {node} sends the {ref.kind} of another node")
-    elif ref.kind in CLUSTER_KINDS:
-        if ref.namespace or not is_name(ref.name):
-            raise ValueError(f"node {node} sends a {ref.kind} whose name Kubernetes does not allow")
-    elif ref.kind not in NAMESPACED_KINDS:
-        raise ValueError(f"node {node} sends a kind of object that no node may send")
-    elif not is_label(ref.namespace) or not is_name(ref.name):
+        return
+    is_namespace = not ref.namespace if ref.kind == sole_use.KIND else is_label(ref.namespace)
+    if not is_namespace or not is_name(ref.name):
         raise ValueError(f"node {node} sends a {ref.kind} whose name Kubernetes does not allow")
 
 
@@ -101,9 +99,8 @@ def keep(body: Body, ref: Ref) -> Body:
 
 def as_object(ref: Ref, body: Body) -> dict[str, Any]:
     named = {"name": ref.name, **({"namespace": ref.namespace} if ref.namespace else {})}
-    versions = NODE_KINDS | CLUSTER_KINDS | NAMESPACED_KINDS
     metadata = {**named, **body.get("metadata", {})}
-    return {**body, "apiVersion": versions[ref.kind], "kind": ref.kind, "metadata": metadata}
+    return {**body, "apiVersion": _API_VERSIONS.get(ref.kind, "v1"), "kind": ref.kind, "metadata": metadata}
 
 
 def _kept_csi_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
@@ -192,7 +189,6 @@ def _kept_pod(fields: Fields, _ref: Ref) -> dict[str, Any]:
 
 
 def _kept_volume(volume: Fields) -> dict[str, Any]:
-    """A volume of a pod. Its state may be one that only a newer version knows."""
     volume.text("name")
     volume.text("state", required=True)
     volume.text("reason")

@@ -175,7 +175,6 @@ class _Facts:
             pass
 
     async def _store(self, change: Put | Drop) -> str:
-        """Store one change. Returns the reason of a refusal, or an empty text."""
         async with self._order:
             work: Callable[[], Awaitable[object]] = (
                 partial(self._sink.store, self._node, change.object)

@@ -24,7 +24,6 @@ from common.objects import Ref
 _NODES: Final = RESOURCES["Node"]
 _CSI_NODES: Final = RESOURCES["CSINode"]
 
-
 _GRACE_S: Final = 120.0
 """How long an unreported driver keeps its entry: as long as an agent remembers a driver that left."""
 
@@ -77,7 +76,6 @@ class CSINodeWriter(Writer):
             raise refused
 
     async def _owned(self, node: str, found: Body | None) -> Body:
-        """The CSINode, owned by the present Node; it is made if there is none."""
         owner = await self._api.get(_NODES, node)
         uid = owner["metadata"]["uid"]
         reference = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}

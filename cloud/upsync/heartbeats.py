@@ -63,8 +63,6 @@ _STEP_S: Final = 0.001  # The least step of a Lease's time. It has microseconds,
 
 @dataclass(slots=True)
 class _Heart:
-    """The state of one node's heartbeat."""
-
     lease: str = ""  # the UID of the Lease; if it is empty, the hub first looks at the Node
     told_s: float = 0.0  # the time in the Lease, in seconds since the epoch
     look_at: float = 0.0  # the time of the next look at the Node, of the monotonic clock

@@ -92,8 +92,6 @@ class NodeWriter(Writer):
 
 
 class _Change:
-    """The changes to a Node's metadata, and the problems for people."""
-
     def __init__(self, node: str, found: Body, fact: Mapping[str, Any] | None) -> None:
         self.problems: list[str] = []
         self._node, self._found, self._fact = node, found, fact

@@ -79,8 +79,6 @@ class Binder:
 
 
 class _Binding:
-    """One pass over all objects."""
-
     def __init__(self, bodies: Mapping[Ref, Body], told: Told, kept: Pairs) -> None:
         self.problems: dict[str, str] = {}
         self._told, self._bodies, self._kept = told, bodies, kept

@@ -95,8 +95,6 @@ def write_yaml(value: Mapping[str, Any]) -> bytes:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Writes every part in full, without aliases."""
-
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the library's signature
         return True
 
@@ -122,8 +120,6 @@ for _name, _pattern in _PLAIN:
 
 
 class _Composer:
-    """Makes values from the parser's events."""
-
     def __init__(self, parser: yaml.CSafeLoader) -> None:
         self._next: Callable[[], Any] = parser.get_event
 
