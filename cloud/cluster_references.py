@@ -11,8 +11,7 @@ from cloud.references import (
     of_group,
     of_volume,
     waiting_claims,
-    waiting_groups,
-    waiting_snapshots,
+    waiting_snapshot,
 )
 from cloud.sources.source import Source
 
@@ -32,14 +31,14 @@ async def read_cluster(api: Kube, source: Source) -> References:
     try:
         async for bodies in pages(api, RESOURCES[CONTENT]):
             for body in bodies:
-                found.add(of_content(body))
-            found.waiting |= waiting_snapshots(bodies)
+                found.add(its := [*of_content(body)])
+                found.waiting |= {} if its else waiting_snapshot(body)
         kind = GROUP_CONTENT
         async for bodies in pages(api, RESOURCES[GROUP_CONTENT]):
-            for key, reference in (it for body in bodies for it in of_group(body)):
-                if key not in found.named:
-                    found.add((key, reference))
-            found.waiting |= waiting_groups(bodies)
+            for body in bodies:
+                its = [*of_group(body)]
+                found.add(it for it in its if it[0] not in found.named)
+                found.waiting |= {} if its else waiting_snapshot(body)
     except KubeError as error:
         if kind == CONTENT or not error.is_missing:  # a cluster may have no group snapshots
             found.unread[SNAPSHOT] = _why_unread(kind, error)

@@ -26,6 +26,7 @@ from common.quantity import parse_bytes
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 CONTENT: Final = "VolumeSnapshotContent"
 GROUP_CONTENT: Final = "VolumeGroupSnapshotContent"
+_GROUP_REF: Final = "volumeGroupSnapshotRef"
 _SLICE: Final = 250  # objects that are read before the loop gets a turn: two milliseconds
 UID_CHARS: Final = 36  # the stock sidecars name what they make `<prefix>-<UID>`
 
@@ -59,9 +60,9 @@ class References:
     unread: dict[str, str] = field(default_factory=dict)
     is_in_files: bool = False  # the objects come from a directory of manifests
 
-    def add(self, found: tuple[Key, Reference] | None) -> None:
-        if found is not None:
-            self.named.setdefault(found[0], []).append(found[1])
+    def add(self, found: Iterable[tuple[Key, Reference]]) -> None:
+        for key, reference in found:
+            self.named.setdefault(key, []).append(reference)
 
 
 async def read_manifests(source: Source, problems: Callable[[], list[str]]) -> References:
@@ -93,12 +94,12 @@ async def _bodies(source: Source, kind: str) -> AsyncIterator[tuple[Ref, Body]]:
             await asyncio.sleep(0)
 
 
-def of_volume(body: Body) -> tuple[Key, Reference] | None:
-    """A PersistentVolume of a CSI driver; None for any other."""
+def of_volume(body: Body) -> Iterator[tuple[Key, Reference]]:
+    """The volume of a PersistentVolume; none if it is not of a CSI driver."""
     spec, status = part(body, "spec"), part(body, "status")
     csi, claim = part(spec, "csi"), part(spec, "claimRef")
     if not (csi.get("driver") and csi.get("volumeHandle")):
-        return None
+        return
     is_over = status.get("phase") in {"Released", "Failed"}
     reference = _reference(
         PERSISTENT_VOLUME,
@@ -107,41 +108,33 @@ def of_volume(body: Body) -> tuple[Key, Reference] | None:
         size_bytes=_bytes(part(spec, "capacity").get("storage")),
         is_reclaimed=is_over and spec.get("persistentVolumeReclaimPolicy") == "Delete",
     )
-    return (str(csi["driver"]), Thing(VOLUME, str(csi["volumeHandle"]))), reference
+    yield (str(csi["driver"]), Thing(VOLUME, str(csi["volumeHandle"]))), reference
 
 
-def of_content(body: Body) -> tuple[Key, Reference] | None:
-    """A VolumeSnapshotContent; None if it has no snapshot yet."""
+def of_content(body: Body) -> Iterator[tuple[Key, Reference]]:
+    """The snapshot of a VolumeSnapshotContent; none if it has none yet."""
     spec, status = part(body, "spec"), part(body, "status")
     handle = status.get("snapshotHandle") or part(spec, "source").get("snapshotHandle")
-    if not (spec.get("driver") and handle):
-        return None
-    owner, size_bytes = _named("snapshot", part(spec, "volumeSnapshotRef")), int(status.get("restoreSize") or 0)
-    return (str(spec["driver"]), Thing(SNAPSHOT, str(handle))), _reference(
-        CONTENT, body, owner=owner, size_bytes=size_bytes
-    )
+    if spec.get("driver") and handle:
+        owner, size_bytes = _named("snapshot", part(spec, "volumeSnapshotRef")), int(status.get("restoreSize") or 0)
+        reference = _reference(CONTENT, body, owner=owner, size_bytes=size_bytes)
+        yield (str(spec["driver"]), Thing(SNAPSHOT, str(handle))), reference
 
 
 def of_group(body: Body) -> Iterator[tuple[Key, Reference]]:
     """The snapshots of a VolumeGroupSnapshotContent; none if it has none yet."""
     spec, status = part(body, "spec"), part(body, "status")
-    reference = _reference(GROUP_CONTENT, body, owner=_named("group snapshot", part(spec, "volumeGroupSnapshotRef")))
+    reference = _reference(GROUP_CONTENT, body, owner=_named("group snapshot", part(spec, _GROUP_REF)))
     handles = [it.get("snapshotHandle") for it in status.get("volumeSnapshotInfoList") or ()]
     handles += part(spec, "source", "groupSnapshotHandles").get("volumeSnapshotHandles") or ()
     for handle in dict.fromkeys(filter(None, handles)):
         yield (str(spec.get("driver", "")), Thing(SNAPSHOT, str(handle))), reference
 
 
-def waiting_snapshots(bodies: Iterable[Body]) -> dict[str, str]:
-    """The VolumeSnapshots of VolumeSnapshotContents that have no snapshot yet, by UID."""
-    refs = [part(body, "spec", "volumeSnapshotRef") for body in bodies if of_content(body) is None]
-    return {str(ref["uid"]): _named("snapshot", ref) for ref in refs if ref.get("uid")}
-
-
-def waiting_groups(bodies: Iterable[Body]) -> dict[str, str]:
-    """The VolumeGroupSnapshots of VolumeGroupSnapshotContents that have no snapshots yet, by UID."""
-    refs = [part(body, "spec", "volumeGroupSnapshotRef") for body in bodies if not any(of_group(body))]
-    return {str(ref["uid"]): _named("group snapshot", ref) for ref in refs if ref.get("uid")}
+def waiting_snapshot(body: Body) -> dict[str, str]:
+    """The snapshot or group snapshot of a content that has nothing yet: its name, by its UID."""
+    refs = {"snapshot": part(body, "spec", "volumeSnapshotRef"), "group snapshot": part(body, "spec", _GROUP_REF)}
+    return {str(ref["uid"]): _named(word, ref) for word, ref in refs.items() if ref.get("uid")}
 
 
 def _reference(kind: str, body: Body, *, owner: str, size_bytes: int = 0, is_reclaimed: bool = False) -> Reference:

@@ -19,7 +19,7 @@ Rules:
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -223,7 +223,7 @@ class _Steps:
         resource, where = RESOURCES[kind], (body["metadata"]["name"], body["metadata"].get("namespace", ""))
         await self._announce(kind, body)
         if not body["metadata"].get("deletionTimestamp"):
-            await _unless_changed(self._api.delete(resource, *where, uid=body["metadata"]["uid"]))
+            await _passed(self._api.delete(resource, *where, uid=body["metadata"]["uid"]))
             if not body["metadata"].get("finalizers"):
                 return True
         found = await find(self._api, resource, *where)
@@ -234,7 +234,7 @@ class _Steps:
         if rest == before or not found["metadata"].get("deletionTimestamp"):
             return False
         change: Body = {"metadata": {"finalizers": rest or None}}
-        return await _unless_changed(patch_found(self._api, resource, found, change)) and not rest
+        return await _passed(patch_found(self._api, resource, found, change)) and not rest
 
     async def _announce(self, kind: str, body: Part) -> None:
         """Write the Event of an object, once. An object whose namespace ends gets none."""
@@ -251,21 +251,17 @@ class _Steps:
             at=time.time(),
             kind="Warning",
         )
-        try:
-            await self._api.create(
-                RESOURCES["Event"], made | {"source": {"component": "csi-bridge"}}, made["metadata"]["namespace"]
-            )
-        except KubeError as error:
-            if error.code not in {403, 404, 409}:  # it is there, or its namespace ends
-                raise
+        made["source"] = {"component": "csi-bridge"}
+        writing = self._api.create(RESOURCES["Event"], made, made["metadata"]["namespace"])
+        await _passed(writing, unless={403, 404, 409})  # it is there, or its namespace ends
 
 
-async def _unless_changed(request: Awaitable[object]) -> bool:
-    """Make a request about an object. Returns False if the object is gone or has changed: the next pass looks again."""
+async def _passed(request: Awaitable[object], *, unless: Collection[int] = (404, 409)) -> bool:
+    """Make a request. Returns False after these codes: the object is gone or has changed, and the next pass sees it."""
     try:
         await request
     except KubeError as error:
-        if error.code not in {404, 409}:
+        if error.code not in unless:
             raise
         return False
     return True

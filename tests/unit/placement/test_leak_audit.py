@@ -91,7 +91,7 @@ class Site:
         found = References(unread=dict(self.reading.unread), waiting=dict(self.reading.waiting))
         for key, references in self.reading.named.items():
             for reference in references:
-                found.add((key, reference))
+                found.add([(key, reference)])
         return found
 
     def node_facts(self) -> list[tuple[str, Fact | None]]:
@@ -101,7 +101,7 @@ class Site:
 
     def refer(self, *found: tuple[Any, Reference]) -> None:
         for each in found:
-            self.reading.add(each)
+            self.reading.add([each])
 
     def make_audit(self, **more: Any) -> LeakAudit:
         part = SyncPart(references=self.read if self.has_references else None, facts=self)  # type: ignore[arg-type]  # all of them that it needs
@@ -363,7 +363,7 @@ async def test_an_object_of_the_same_name_that_is_made_anew_meanwhile_is_no_ghos
 
 async def test_a_persistent_volume_of_a_driver_that_no_node_runs_is_left_alone(site: Site) -> None:
     _, reference = pv("vol-1")
-    site.reading.add((("ebs.csi.aws.com", Thing(VOLUME, "vol-1")), reference))
+    site.reading.add([(("ebs.csi.aws.com", Thing(VOLUME, "vol-1")), reference)])
     audited = await site.audit()
     assert audited.leaks == []
     assert audited.notes == []
