@@ -21,9 +21,10 @@ from edge.registry.registration import Offer, shorten
 
 _SERVICE = "/pluginregistration.Registration"
 
-_GET_INFO_LIMIT_S = 10.0
+_DIAL_LIMIT_S = 10.0
+_GET_INFO_LIMIT_S = 1.0
 _NOTIFY_LIMIT_S = 5.0
-"""Both are the kubelet's, the first one that of its dial."""
+"""All three are the kubelet's."""
 
 _MAX_ANSWER_BYTES = 65_536
 """Room for a plugin's name, endpoint and versions."""
@@ -40,13 +41,14 @@ class PluginClient:
         self.socket = socket
         self._file = file
         self._dialled = False
+        self._limit: asyncio.Timeout | None = None
         self._channel = Channel(
-            socket, max_message_bytes=_MAX_ANSWER_BYTES, who=self._connected, connect_timeout_s=_GET_INFO_LIMIT_S
+            socket, max_message_bytes=_MAX_ANSWER_BYTES, who=self._connected, connect_timeout_s=_DIAL_LIMIT_S
         )
 
     async def get_info(self) -> tuple[str, Offer]:
         """Return the plugin's type and its offer (for a CSI driver), or raise PluginSilent."""
-        body = await self._call("GetInfo", InfoRequest(), _GET_INFO_LIMIT_S)
+        body = await self._call("GetInfo", InfoRequest(), _DIAL_LIMIT_S)
         try:
             info = PluginInfo.FromString(body)
         except DecodeError:
@@ -64,7 +66,7 @@ class PluginClient:
     async def _call(self, name: str, request: Message, limit_s: float) -> bytes:
         call = self._channel.call(f"{_SERVICE}/{name}", request.SerializeToString(), timeout_s=limit_s)
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s) as self._limit:
                 status, body = await call.unary()
         except TimeoutError:
             raise PluginSilent(f"it does not answer {name}") from None
@@ -75,7 +77,10 @@ class PluginClient:
         return body or b""
 
     async def _connected(self, _ask: Ask) -> str:
+        # The call gets its own time limit after the connection is made.
         if self._dialled or file_id(self.socket) != self._file:
             raise ValueError("another plugin took its place")
         self._dialled = True
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time() + _GET_INFO_LIMIT_S)
         return ""  # no name to check: GetInfo asks for it
