@@ -43,6 +43,8 @@ GRACE_S = 120.0
 _STORE_AGAIN_S = 60.0
 """After a write that failed."""
 
+_WRITING = threading.Lock()
+
 
 class NodeDriver:
     """One driver; the same object as long as the driver is known. Its properties are the latest answers."""
@@ -79,7 +81,7 @@ class NodeDriver:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KnownDrivers:
     """The content of the file."""
 
     drivers: tuple[Registration, ...] = ()
@@ -89,41 +91,33 @@ class Kept:
     with_topology: frozenset[str] = frozenset()
 
 
-class DriverFile:
-    """A file in the agent's state directory. Both methods block: call them off the loop."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._writing = threading.Lock()
-
-    def read(self) -> Kept:
-        """Read the stored state; empty without a usable file. Raises SettingsError if a newer agent wrote it."""
-        try:
-            return _from_json(read_state(self.path, "edge agent"))
-        except FileNotFoundError:
-            return Kept()
-        except OSError as error:
-            log.warning("%s cannot be read (%s): drivers are known once they register", self.path, error.strerror)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            self._move_aside(str(error) if type(error) is ValueError else type(error).__name__)
-        return Kept()
-
-    def write(self, kept: Kept) -> None:
-        """Replace the stored state. Waits for a write that an earlier caller left running in its thread."""
-        body = {
-            "drivers": [_driver_to_json(found) for found in kept.drivers],
-            "nodePlugins": dict(kept.node_plugins),
-            "withTopology": sorted(kept.with_topology),
-        }
-        with self._writing:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_state(self.path, body, mode=0o600)
-
-    def _move_aside(self, why: str) -> None:
-        aside = self.path.with_name(f"{self.path.stem}-{int(time.time())}.corrupt")
+def read_drivers(path: Path) -> KnownDrivers:
+    """Read the stored state; empty without a usable file. Raises SettingsError if a newer agent wrote it."""
+    try:
+        return _from_json(read_state(path, "edge agent"))
+    except FileNotFoundError:
+        return KnownDrivers()
+    except OSError as error:
+        log.warning("%s cannot be read (%s): drivers are known once they register", path, error.strerror)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        why = str(error) if type(error) is ValueError else type(error).__name__
+        aside = path.with_name(f"{path.stem}-{int(time.time())}.corrupt")
         with contextlib.suppress(OSError):
-            self.path.replace(aside)
-        log.warning("%s cannot be used (%s) and is now %s: drivers are known once they register", self.path, why, aside)
+            path.replace(aside)
+        log.warning("%s cannot be used (%s) and is now %s: drivers are known once they register", path, why, aside)
+    return KnownDrivers()
+
+
+def write_drivers(path: Path, known: KnownDrivers) -> None:
+    """Replace the stored state. Blocks. Waits for a write that an earlier caller left running in its thread."""
+    body = {
+        "drivers": [_driver_to_json(found) for found in known.drivers],
+        "nodePlugins": dict(known.node_plugins),
+        "withTopology": sorted(known.with_topology),
+    }
+    with _WRITING:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_state(path, body, mode=0o600)
 
 
 class DriversStore:
@@ -144,9 +138,9 @@ class DriversStore:
         self._labels = labels
         self._known: dict[str, NodeDriver] = {}
         self._periods: dict[str, float] = {}
-        self._file = DriverFile(path)
+        self.path = path
         self._storing = asyncio.Lock()
-        self._stored = self._file.read()
+        self._stored = read_drivers(path)
         self.node_plugins = dict(self._stored.node_plugins)
         self.with_topology = set(self._stored.with_topology)
         for found in self._stored.drivers:
@@ -158,10 +152,6 @@ class DriversStore:
             elif found.socket:
                 self.install(found, seat).gone_at_s = clock() if found.gone else None
         sockets.tidy()
-
-    @property
-    def path(self) -> Path:
-        return self._file.path
 
     def __iter__(self) -> Iterator[NodeDriver]:
         return iter(list(self._known.values()))
@@ -243,15 +233,15 @@ class DriversStore:
             if wanted == self._stored:
                 return
             try:
-                await asyncio.to_thread(self._file.write, wanted)
+                await asyncio.to_thread(write_drivers, self.path, wanted)
             except OSError as error:
-                log.warning("%s cannot be written: %s; a restart would not know what changed", self._file.path, error)
+                log.warning("%s cannot be written: %s; a restart would not know what changed", self.path, error)
                 return
             self._stored = wanted
 
-    def _to_keep(self) -> Kept:
+    def _to_keep(self) -> KnownDrivers:
         drivers = tuple(self._known[name].registration for name in sorted(self._known))
-        return Kept(drivers, dict(self.node_plugins), frozenset(self.with_topology))
+        return KnownDrivers(drivers, dict(self.node_plugins), frozenset(self.with_topology))
 
 
 def _driver_to_json(found: Registration) -> dict[str, Any]:
@@ -268,10 +258,12 @@ def _driver_to_json(found: Registration) -> dict[str, Any]:
     }
 
 
-def _from_json(body: dict[str, Any]) -> Kept:
+def _from_json(body: dict[str, Any]) -> KnownDrivers:
     drivers = tuple(_driver_from_json(item) for item in body["drivers"])
     node_plugins = {_checked(name, str): _checked(socket, str) for name, socket in body["nodePlugins"].items()}
-    return Kept(drivers, node_plugins, frozenset(_checked(name, str) for name in _checked(body["withTopology"], list)))
+    return KnownDrivers(
+        drivers, node_plugins, frozenset(_checked(name, str) for name in _checked(body["withTopology"], list))
+    )
 
 
 def _driver_from_json(item: dict[str, Any]) -> Registration:

@@ -27,7 +27,7 @@ from common.status import Code
 from common.topology import has_topology
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver, told_reports
-from edge.registry.drivers_store import DriverFile, Kept
+from edge.registry.drivers_store import KnownDrivers, write_drivers
 from edge.registry.registration import NodeInfo, Registration, csi_node_drivers
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ class Node:
         """The driver at a socket has registered, before this life."""
         info = NodeInfo("id", 0, {topology: "a"}, frozenset())
         registration = Registration(NAME, path, "/r.sock", (1, 0), info)
-        kept = Kept((registration,), {NAME: path}, frozenset({NAME} if topology == "zone" else ()))
-        DriverFile(self.state / "drivers.json").write(kept)
+        known = KnownDrivers((registration,), {NAME: path}, frozenset({NAME} if topology == "zone" else ()))
+        write_drivers(self.state / "drivers.json", known)
         self.start()
 
     def _changed(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import NewerState
-from edge.registry.drivers_store import DriverFile, Kept
+from edge.registry.drivers_store import KnownDrivers, read_drivers, write_drivers
 from edge.registry.registration import NodeInfo, Registration
 
 if TYPE_CHECKING:
@@ -25,37 +25,35 @@ KNOWN = Registration(
     info=NodeInfo("id", 7, {"zone": "a"}, frozenset({1, 3})),
     gone=True,
 )
-KEPT = Kept(
+KEPT = KnownDrivers(
     (KNOWN,), {"v.test": "/plugins/v/csi.sock", "former.test": "/plugins/f/csi.sock"}, frozenset({"v.test", "w.test"})
 )
-NOTHING = Kept()
+NOTHING = KnownDrivers()
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> DriverFile:
-    return DriverFile(tmp_path / "state" / "drivers.json")
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "drivers.json"
 
 
-def test_what_was_written_is_read(file: DriverFile) -> None:
-    assert file.read() == NOTHING
-    file.write(KEPT)
-    assert file.read() == KEPT
-    file.write(NOTHING)
-    assert file.read() == NOTHING
+def test_what_was_written_is_read(file: Path) -> None:
+    assert read_drivers(file) == NOTHING
+    write_drivers(file, KEPT)
+    assert read_drivers(file) == KEPT
+    write_drivers(file, NOTHING)
+    assert read_drivers(file) == NOTHING
 
 
-def test_the_file_is_its_owners_alone_and_nothing_else_is_left_behind(file: DriverFile) -> None:
-    file.path.parent.mkdir()
-    file.path.with_name("drivers.json.new").write_text("of a write that a power cut ended")
-    file.write(KEPT)
-    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
-    assert list(file.path.parent.iterdir()) == [file.path]
+def test_the_file_is_its_owners_alone_and_nothing_else_is_left_behind(file: Path) -> None:
+    file.parent.mkdir()
+    file.with_name("drivers.json.new").write_text("of a write that a power cut ended")
+    write_drivers(file, KEPT)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_write_waits_for_one_that_nobody_waits_for_any_more(
-    file: DriverFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    later = threading.Thread(target=file.write, args=(KEPT,))
+def test_a_write_waits_for_one_that_nobody_waits_for_any_more(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = threading.Thread(target=write_drivers, args=(file, KEPT))
 
     def slow_disk(_: int) -> None:
         if not later.ident:
@@ -63,9 +61,9 @@ def test_a_write_waits_for_one_that_nobody_waits_for_any_more(
             later.join(timeout=0.05)
 
     monkeypatch.setattr(os, "fsync", slow_disk)
-    file.write(NOTHING)
+    write_drivers(file, NOTHING)
     later.join()
-    assert file.read() == KEPT
+    assert read_drivers(file) == KEPT
 
 
 def broken(change: str, value: object) -> bytes:
@@ -113,30 +111,30 @@ def broken(change: str, value: object) -> bytes:
     ],
 )
 def test_a_file_that_cannot_be_used_is_moved_aside_and_named(
-    file: DriverFile, content: bytes, caplog: pytest.LogCaptureFixture
+    file: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file.path.parent.mkdir()
-    file.path.write_bytes(content)
-    assert file.read() == NOTHING
-    (aside,) = file.path.parent.iterdir()
+    file.parent.mkdir()
+    file.write_bytes(content)
+    assert read_drivers(file) == NOTHING
+    (aside,) = file.parent.iterdir()
     assert aside.suffix == ".corrupt"
     assert aside.read_bytes() == content
     assert str(aside) in caplog.text
-    file.write(KEPT)
-    assert file.read() == KEPT
+    write_drivers(file, KEPT)
+    assert read_drivers(file) == KEPT
 
 
-def test_a_newer_agents_file_is_refused_and_left_as_it_is(file: DriverFile) -> None:
-    file.path.parent.mkdir()
+def test_a_newer_agents_file_is_refused_and_left_as_it_is(file: Path) -> None:
+    file.parent.mkdir()
     content = '{"version": 3, "drivers": []}'
-    file.path.write_text(content)
+    file.write_text(content)
     with pytest.raises(NewerState, match=r"drivers\.json: was written by a newer edge agent \(schema 3"):
-        file.read()
-    assert file.path.read_text() == content
-    assert list(file.path.parent.iterdir()) == [file.path]
+        read_drivers(file)
+    assert file.read_text() == content
+    assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_path_that_is_no_file_is_nothing_known(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:
-    file.path.mkdir(parents=True)
-    assert file.read() == NOTHING
+def test_a_path_that_is_no_file_is_nothing_known(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file.mkdir(parents=True)
+    assert read_drivers(file) == NOTHING
     assert "cannot be read (Is a directory)" in caplog.text
