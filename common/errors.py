@@ -311,7 +311,6 @@ def status_of(error: BaseException | None, origin: Origin) -> Status:
 
 
 def stopped(origin: Origin) -> Status:
-    """The status of a call that is not finished when its hop stops."""
     return Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", origin)
 
 

@@ -54,7 +54,6 @@ class LineWriter(Generic[Line]):
             self.lose()
 
     def lose(self) -> None:
-        """Count a line that cannot be written."""
         self._refused += 1
 
     def flush(self) -> None:

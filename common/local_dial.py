@@ -33,7 +33,6 @@ class LocalPort:
         self._peer = peer
 
     async def dial(self, hello: Hello, handler: LinkHandler, *, limits: Limits) -> Link:
-        """Make one link, as `common.dial.dial` does."""
         greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         dialled, accepted = join(
             (hello, Greeting(handler, greeted), limits), (self._hello, self._handler, self._limits), peer=self._peer

@@ -116,7 +116,6 @@ class LineHandler(logging.Handler):
         self._counts_due = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand on one line. Count it instead if its peer has had its share."""
         peer = getattr(record, "peer", None) or _peer.get()
         now = time.monotonic()
         if self._limit.holds and now >= self._counts_due:

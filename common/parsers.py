@@ -144,7 +144,6 @@ def _ip6(text: str) -> str:
 
 
 def octal_mode(text: str) -> Mode:
-    """A file mode from `0660`."""
     if not re.fullmatch(r"0?[0-7]{3}", text):
         raise ValueError("must be a file mode of three octal digits, like 0660")
     return Mode(int(text, 8))

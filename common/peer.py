@@ -41,10 +41,8 @@ class Peer:
 
     @property
     def common_names(self) -> tuple[str, ...]:
-        """The CN values of its subject, in their order."""
         return ()
 
     @property
     def organizations(self) -> tuple[str, ...]:
-        """The O values of its subject, in their order."""
         return ()

@@ -68,7 +68,6 @@ class DriverReport:
 
 
 def encode_reports(reports: Iterable[DriverReport]) -> bytes:
-    """All drivers of a node, or one driver for a proxy, as JSON."""
     return json.dumps([report_to_json(report) for report in reports], separators=(",", ":"), sort_keys=True).encode()
 
 

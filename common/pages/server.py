@@ -63,11 +63,9 @@ class Pages:
         self._clients = 0
 
     async def listen(self, sock: socket.socket) -> asyncio.Server:
-        """Take requests on a listening UNIX socket."""
         return await asyncio.start_unix_server(self.serve, sock=sock, backlog=_BACKLOG)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read one request, answer it, and close the connection."""
         path = await _requested(reader)
         if path is None:
             writer.transport.abort()

@@ -50,7 +50,6 @@ def unfit(capability: pb.VolumeCapability, layout: str) -> str:
 
 
 def check_capability(capability: pb.VolumeCapability, layout: str) -> None:
-    """Refuse a capability that the volume cannot serve: INVALID_ARGUMENT with the reason."""
     if reason := unfit(capability, layout):
         raise errors.invalid(reason)
 

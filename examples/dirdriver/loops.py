@@ -27,12 +27,10 @@ def devices(image: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def find(image: Path, *, readonly: bool = False) -> Path | None:
-    """The read-only or the writable device of an image, or None."""
     return next((device for device, is_readonly in devices(image) if is_readonly == readonly), None)
 
 
 def attach(image: Path, *, readonly: bool = False) -> Path:
-    """The device of an image. Attaches the image if it is not attached yet."""
     if (device := find(image, readonly=readonly)) is not None:
         return device
     require_mount_right("attach a loop device")

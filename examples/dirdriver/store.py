@@ -143,7 +143,6 @@ class Shelf:
 
 
 def fill(data: Path, volume: Volume, source: Path | None) -> None:
-    """Make the directory or the image of a volume: empty, or a copy of `source`."""
     if source is not None:
         run("cp", "--archive", "--sparse=always", str(source), str(data))
         if not source.exists():

@@ -186,7 +186,6 @@ class Volumes:
 
 
 def source_message(volume: Volume) -> pb.VolumeContentSource | None:
-    """The volume or snapshot that a volume is a copy of, or None."""
     source = pb.VolumeContentSource
     if volume.snapshot_id:
         return source(snapshot=source.SnapshotSource(snapshot_id=volume.snapshot_id))
