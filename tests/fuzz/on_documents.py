@@ -6,7 +6,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
-from cloud.placement.fleet import Fleet, _member, _segment
+from cloud.placement.fleet import Fleet, _member
 from cloud.sources.manifests.binding import Binder, ClaimStatus, Told
 from cloud.sources.manifests.manifest_objects import BrokenFile, read_objects
 from cloud.sources.source import Source
@@ -15,6 +15,7 @@ from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object, check_ref, keep, r
 from common.objects import Object, Ref, Stamp, encode_body
 from common.pod_fact import read_volumes
 from common.reports import decode_reports, encode_reports, vendor_version
+from common.topology import segment_of
 from edge.direct.mount_info import MountInfoBroken, device_of
 from tests.fuzz.cutter import Cutter
 from tests.kit.trusting import TRUSTING
@@ -53,7 +54,7 @@ def reports(data: bytes) -> None:
         assert decode_reports(encode_reports(found)) == found
     for report in found:
         vendor_version(report)
-        Fleet({report.node: _member(report, _segment(report.node))})
+        Fleet({report.node: _member(report, segment_of(report.node))})
 
 
 def mount_infos(data: bytes) -> None:

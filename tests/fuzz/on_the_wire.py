@@ -16,7 +16,7 @@ from common.objects import Object, Ref, Stamp
 from common.session import State
 from common.status import Code, Status
 from common.sync import Learner, Teller
-from edge.direct.shim_client import ShimError, _check, _parse, _read_stats
+from edge.direct.shim_client import ShimError, _parse, _read_stats
 from tests.fuzz.cutter import Cutter
 from tests.kit.events import Cancelled, Ended, Failed, HelloReceived, Message, Opened, Released
 from tests.kit.recorded_session import RecordedSession
@@ -253,8 +253,7 @@ def shim_answers(data: bytes) -> None:
     """What listens on a shim's socket: each answer is read, or has an error of its own."""
     path = Path("/run/vc/sbs/s/shim-monitor.sock")
     with contextlib.suppress(ShimError):
-        status, body = _parse(path, data, "GET")
-        _check(path, status, body)
+        _, body = _parse(path, data)
         _read_stats(path, body)
 
 
