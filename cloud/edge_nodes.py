@@ -126,7 +126,6 @@ class Nodes:
         self._subscribers: list[Callable[[str, str], None]] = []
         self._nodes: dict[str, _Node] = {}
         self._by_driver: dict[str, set[str]] = {}
-        self._connected = 0
         self._began = _now()
         started = time.time()
         for stored in records.take(Kind.NODE, read_node):
@@ -174,7 +173,7 @@ class Nodes:
             self._replace(node, old, hello)
         node.visit = Visit(hello.name, link, time.monotonic())
         node.conflict = ""
-        self._connected += 1
+        self._metrics.connected_nodes += 1
         self._put(
             node,
             instance=hello.instance,
@@ -445,7 +444,7 @@ class Nodes:
 
     @property
     def connected(self) -> int:
-        return self._connected
+        return self._metrics.connected_nodes
 
     @property
     def known(self) -> int:
@@ -564,7 +563,7 @@ class Nodes:
     def _end(self, node: _Node, visit: Visit) -> None:
         visit.ended = visit.ended or time.time()
         node.visit, node.left, node.has_shut_down = None, _now(), visit.link.draining
-        self._connected -= 1
+        self._metrics.connected_nodes -= 1
 
 
 def _follows(live: Peer, shown: Peer) -> bool:

@@ -123,7 +123,6 @@ class Hub:
         self._first_end = min(self._first_end, _end_of(link))
         self._welcome(link)
         self._metrics.link_ups.inc()
-        self._metrics.connected_nodes = self._nodes.connected
         log.log(
             _level(link),
             "%s %s is connected from %s (%s)",
@@ -259,7 +258,6 @@ class Hub:
             return
         if link.context.role is Role.EDGE:
             self._nodes.disconnect(link.peer.name, link)
-            self._metrics.connected_nodes = self._nodes.connected
         role, name = link.context.role, link.peer.name
         log.log(_level(link), "%s %s is gone: %s", role, name, message, extra=_admitted(link))
 
