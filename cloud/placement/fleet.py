@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from cloud.edge_nodes import Nodes
 from cloud.placement.capabilities import parse_answer
-from cloud.placement.offers import NOTHING, Ballot, Offer, Offers, ballot_of
+from cloud.placement.offers import NOTHING, Offer, Offers, digest
 from cloud.placement.rules import LISTINGS
 from cloud.report_judge import announces_topology, topology_of
 from common.csi.csi_pb2 import (
@@ -45,7 +45,7 @@ class Member:
     node_id: str  # the vendor's id of the node; empty if it has none
     lists: frozenset[int]  # the driver's capabilities to list (`LISTINGS`)
     has_controller: bool  # whether the vendor there serves the Controller service
-    ballot: Ballot | None  # its vote on the driver's capabilities; None if its report has the driver's name alone
+    vote: bytes  # the digest of its report, for the vote on the offer; empty if that has the driver's name alone
     # why the node gets no call, because the hub refuses its newest report or judges this one anew; empty if it gets
     # calls. The node may have volumes all the same.
     refused: str = ""
@@ -150,7 +150,7 @@ class Fleets:
                 if member is None or member.report is not report or not segment.items() <= member.labels.items():
                     member = _member(report, segment)
                 members[node] = member if member.refused == refused else replace(member, refused=refused)
-        votes = [member.ballot for member in members.values() if member.ballot is not None and not member.refused]
+        votes = [(it.report, it.vote) for it in members.values() if it.vote and not it.refused]
         if not members:
             self._offers.forget(driver)
         self._known[driver] = members
@@ -176,7 +176,7 @@ def _member(report: DriverReport, segment: Mapping[str, str]) -> Member:
         node_id=info.node_id,
         lists=frozenset(each.rpc.type for each in told.capabilities) & _LISTS,
         has_controller=any(each.service.type == _CONTROLLER_SERVICE for each in plugin.capabilities),
-        ballot=ballot_of(report) if describes else None,
+        vote=digest(report) if describes else b"",
     )
 
 

@@ -33,14 +33,6 @@ class Offer:
     lacking: Mapping[str, frozenset[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Ballot:
-    """A node's vote."""
-
-    report: DriverReport  # the report of its driver, with the `ESSENTIAL_METHODS`
-    digest: bytes  # the same for each report with these answers
-
-
 class Offers:
     """The offers of all drivers."""
 
@@ -49,24 +41,27 @@ class Offers:
         self._earlier = dict(records.take(Kind.OFFER, _read))
         self._lacking: dict[str, Mapping[str, frozenset[str]]] = {}
 
-    def vote(self, driver: str, ballots: Collection[Ballot]) -> Offer | None:
-        """The offer of a driver by its nodes' votes; None without votes. It is the earlier one of the next vote."""
-        if not ballots:
+    def vote(self, driver: str, votes: Collection[tuple[DriverReport, bytes]]) -> Offer | None:
+        """The offer of a driver by its nodes' reports, each with its `digest`; None without reports.
+
+        It is the earlier one of the next vote. The reports have the `ESSENTIAL_METHODS`.
+        """
+        if not votes:
             return None
         count: dict[bytes, int] = {}
-        for ballot in ballots:
-            count[ballot.digest] = count.get(ballot.digest, 0) + 1
-        reports = {ballot.digest: ballot.report for ballot in reversed([*ballots])}
+        for _, its in votes:
+            count[its] = count.get(its, 0) + 1
+        reports = {its: report for report, its in reversed([*votes])}
         earlier = self._earlier.get(driver)
-        report = voted([(reports[digest], nodes) for digest, nodes in count.items()], earlier)
+        report = voted([(reports[its], nodes) for its, nodes in count.items()], earlier)
         if earlier is not None and report.answers == earlier.answers:
             report = earlier
         else:
             self._earlier[driver] = report
             told = report_to_json(report)
             self._records.put(Change(Kind.OFFER, (driver,), {"node": told["node"], "answers": told["answers"]}))
-        missing = {digest: lacking(one, report) for digest, one in reports.items()}
-        found = {ballot.report.node: missing[ballot.digest] for ballot in ballots if missing[ballot.digest]}
+        missing = {its: lacking(one, report) for its, one in reports.items()}
+        found = {one.node: missing[its] for one, its in votes if missing[its]}
         self._note(driver, found)
         return Offer(report, has_topology(report), found)
 
@@ -87,9 +82,10 @@ class Offers:
                 self._metrics.conflicts.inc("capability")
 
 
-def ballot_of(report: DriverReport) -> Ballot:
+def digest(report: DriverReport) -> bytes:
+    """The same for all reports with these answers. That to NodeGetInfo does not count."""
     told = [(method, it.code, it.message, it.body) for method, it in report.answers.items() if method != NODE_GET_INFO]
-    return Ballot(report, hashlib.sha256(ascii(sorted(told)).encode()).digest())
+    return hashlib.sha256(ascii(sorted(told)).encode()).digest()
 
 
 def _read(key: Key, body: Body) -> tuple[str, DriverReport]:

@@ -186,7 +186,7 @@ class Pages:
 
     async def _first(self, call: Question, send: Send) -> _Page:
         needed, member = LISTINGS[call.method].capability, send.member
-        if member is not None and member.ballot is not None and needed not in member.lists:
+        if member is not None and member.vote and needed not in member.lists:
             raise Unlisted(f"its driver lacks the capability {ControllerServiceCapability.RPC.Type.Name(needed)}")
         last = self._lasts.get((send.node, call.driver, _digest(call)))
         if last is not None and self._now() - last.began >= _LAST_S:

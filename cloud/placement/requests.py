@@ -262,17 +262,22 @@ def _getter(kind: type[Message], path: str) -> Callable[[Any], Any]:
     for part in path.split("."):
         value = getattr(value, part)
         if not isinstance(value, (str, Message)):
-            return lambda message: list(_walk(message, path))
+            return lambda message: list(walk(message, path))
     return operator.attrgetter(path)
 
 
-def _walk(message: Message, field: str) -> Iterator[str]:
-    first, _, rest = field.partition(".")
+def walk(message: Message, path: str) -> Iterator[Any]:
+    """The values, or messages, at a path. A part of it may be repeated, or be a message that is not there."""
+    first, _, rest = path.partition(".")
     value: Any = getattr(message, first)
-    values: Iterable[Any] = (value,) if isinstance(value, (str, Message)) else value
+    values: Iterable[Any] = value
+    if isinstance(value, str):
+        values = (value,)
+    elif isinstance(value, Message):
+        values = (value,) if message.HasField(first) else ()
     for each in values:
         if rest:
-            yield from _walk(each, rest)
+            yield from walk(each, rest)
         else:
             yield each
 

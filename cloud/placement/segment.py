@@ -5,12 +5,10 @@ This is for vendors without a topology of their own, for volumes and snapshots a
 call to such a vendor, so the hub removes it whole.
 """
 
-from collections.abc import Iterator
-from typing import Any
-
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from cloud.placement.decisions import Segment, Send
+from cloud.placement.requests import walk
 from cloud.placement.rules import RULES
 from common.csi.csi_pb2 import Volume
 from common.csi.methods import METHODS
@@ -43,7 +41,7 @@ def placed_answer(method: str, send: Send, answer: bytes) -> bytes:
         return answer
     is_changed, is_added = False, send.segment is Segment.ADDED
     for field in rule.placed:
-        for placed in _messages(message, field):
+        for placed in walk(message, field):
             if is_added or (isinstance(placed, Volume) and not placed.accessible_topology):
                 del placed.accessible_topology[:]
                 added = placed.accessible_topology.add().segments
@@ -51,15 +49,3 @@ def placed_answer(method: str, send: Send, answer: bytes) -> bytes:
                     added[key] = value
                 is_changed = True
     return message.SerializeToString() if is_changed else answer
-
-
-def _messages(message: Message, field: str) -> Iterator[Any]:
-    first, _, rest = field.partition(".")
-    value: Any = getattr(message, first)
-    if isinstance(value, Message):
-        value = (value,) if message.HasField(first) else ()
-    for each in value:
-        if rest:
-            yield from _messages(each, rest)
-        else:
-            yield each
