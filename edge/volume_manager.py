@@ -24,7 +24,7 @@ from common.left_over import LeftOver
 from common.metrics import VolumeStats
 from common.objects import Ref
 from common.pages.agent import PodStatus, PodVolumeStatus
-from edge.disk.found_volumes import Published, Unreadable
+from edge.disk.found_volumes import Unreadable
 from edge.manager.host import VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
 from edge.manager.places import target_for
@@ -137,7 +137,7 @@ class VolumeManager:
         shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants, mounts)]
         told = {(one.uid, one.driver, one.handle) for one in shown}
         for volume in self._volumes.values():
-            leaving = self._leaving(volume)
+            leaving = report_leaving(volume, self._host)
             if self._fencing.is_fenced(volume.key):  # its pods still ask for it, and their entries tell
                 leaving = (one for one in leaving if (one.uid, one.driver, one.handle) not in told)
             shown += leaving
@@ -147,12 +147,9 @@ class VolumeManager:
 
     def left_over(self) -> list[LeftOver]:
         """Return the mounts that no pod wants, and that the agent may not or cannot take down."""
-        leaving = (entry for volume in self._volumes.values() for entry in self._leaving(volume))
+        leaving = (entry for volume in self._volumes.values() for entry in report_leaving(volume, self._host))
         unreadable = (report_unreadable(one, self._started_at) for one in self._leftovers.shown)
         return [told_left_over(entry) for entry in (*leaving, *unreadable) if is_left_over(entry)]
-
-    def _leaving(self, volume: VolumeTask) -> Iterator[PodVolumeStatus]:
-        return report_leaving(volume, self._path, self._host)
 
     def usage(self) -> dict[tuple[str, str], VolumeStats]:
         # a thread may call it; if several pods have a claim, the usage is that of one mount, as a kubelet's
@@ -185,7 +182,7 @@ class VolumeManager:
 
     def _describe(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]]) -> list[PodVolumeStatus]:
         resolved = [
-            self._as_fenced(report_wanted(want, self._volumes.get(want.volume.key), self._path, self._host.cdi))
+            self._as_fenced(report_wanted(want, self._volumes.get(want.volume.key), self._host))
             for want in wants.volumes
         ]
         mounted = {row.volume_name for row in self._publications(wants.pod.uid, mounts)}
@@ -214,12 +211,6 @@ class VolumeManager:
             for target in volume.rows.publications:
                 found[target.pod_uid].add(key)
         return found
-
-    def _path(self, published: Published) -> str:
-        try:
-            return str(self._plugin.path(published))
-        except (ValueError, VolumeError):  # the name cannot be a path, and the publish step reports why
-            return ""
 
     def _tell(self) -> None:
         for callback in list(self._subscribers):

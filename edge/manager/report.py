@@ -9,7 +9,7 @@
 `error` is the reason of the last failure, in any state.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -20,7 +20,6 @@ from common.metrics import VolumeStats
 from common.pages.agent import PodStatus, PodVolumeStatus
 from common.pages.json_form import time_of
 from common.pod_fact import ToldVolume, VolumeState
-from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published, Unreadable, published_for
 from edge.manager.host import VolumeHost
 from edge.manager.places import VOLUME, Target, target_for
@@ -28,10 +27,8 @@ from edge.manager.resolution import PodWants
 from edge.manager.states import Publication, State
 from edge.manager.steps import Step
 from edge.manager.task import VolumeTask
+from edge.volume_errors import VolumeError
 from edge.volumes import PodVolume
-
-PathOf = Callable[[Published], str]
-"""Gives the path of a volume in a pod's directory; empty if its name cannot be a path."""
 
 _DOING = {
     Step.STAGE: "staging",
@@ -47,14 +44,14 @@ def report_pod(wants: PodWants, volumes: list[PodVolumeStatus]) -> PodStatus:
     return PodStatus(namespace=pod.namespace, name=pod.name, uid=pod.uid, volumes=len(volumes), published=published)
 
 
-def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf, cdi: CdiFiles) -> PodVolumeStatus:
+def report_wanted(want: PodVolume, task: VolumeTask | None, host: VolumeHost) -> PodVolumeStatus:
     target = target_for(want)
     row = task.rows.publications.get(target) if task is not None else None
     stats = task.upkeep.stats.get(target) if task is not None else None
     since = row.since if row is not None else task.wanted_since(target) if task is not None else 0.0
     published, deferral = published_for(want), want.deferral
     return PodVolumeStatus(
-        **_mount(replace(published, block=False) if deferral is not None else published, path_of),
+        **_mount(replace(published, block=False) if deferral is not None else published, host),
         namespace=want.pod.namespace,
         pod=want.pod.name,
         volume=want.volume_name,
@@ -63,7 +60,7 @@ def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf, cdi
         runtime=row.runtime if row is not None else deferral.runtime if deferral is not None else "",
         since=_time(since),
         error=task.trouble(target) if task is not None else "",
-        devices=cdi.devices(want) if row is not None and row.state is State.DONE else [],
+        devices=host.cdi.devices(want) if row is not None and row.state is State.DONE else [],
         **_health(stats, want.volume.size_bytes),
     )
 
@@ -81,7 +78,7 @@ def report_unresolved(wants: PodWants, name: str, since: float) -> PodVolumeStat
     )
 
 
-def report_leaving(task: VolumeTask, path_of: PathOf, host: VolumeHost) -> Iterator[PodVolumeStatus]:
+def report_leaving(task: VolumeTask, host: VolumeHost) -> Iterator[PodVolumeStatus]:
     """The entries of one volume's mounts that no resolved volume of a pod accounts for."""
     for target, row in task.rows.publications.items():
         if target in task.wants:
@@ -93,7 +90,7 @@ def report_leaving(task: VolumeTask, path_of: PathOf, host: VolumeHost) -> Itera
             state = "published" if row.state is State.DONE else "uncertain"
             why = wants.unresolved.get(row.volume_name, "")
         yield PodVolumeStatus(
-            **_mount(row.guard if row.agent_defers else row, path_of),
+            **_mount(row.guard if row.agent_defers else row, host),
             namespace=row.pod_namespace,
             pod=row.pod_name,
             volume=row.volume_name,
@@ -164,14 +161,18 @@ def told_volumes(
     return tuple(sorted(told.values()))
 
 
-def _mount(published: Published, path_of: PathOf) -> dict[str, Any]:
+def _mount(published: Published, host: VolumeHost) -> dict[str, Any]:
+    try:
+        path = str(host.plugin.path(published))
+    except (ValueError, VolumeError):  # the name cannot be a path, and the publish step reports why
+        path = ""
     return {
         "uid": published.pod_uid,
         "pv": "" if published.ephemeral else published.name,
         "driver": published.driver,
         "handle": published.handle,
         "mode": _mode(block=published.block),
-        "path": path_of(published),
+        "path": path,
     }
 
 
