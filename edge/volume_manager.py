@@ -24,11 +24,10 @@ from common.left_over import LeftOver
 from common.metrics import VolumeStats
 from common.objects import Ref
 from common.pages.agent import PodStatus, PodVolumeStatus
-from edge.disk.found_volumes import Unreadable
 from edge.manager.host import VolumeHost
-from edge.manager.leftovers import Leftovers, accounts_for
+from edge.manager.leftovers import Leftovers
 from edge.manager.places import target_for
-from edge.manager.reconstruction import reconstruct
+from edge.manager.reconstruction import reconstruct, sweep
 from edge.manager.report import (
     is_left_over,
     report_leaving,
@@ -40,10 +39,9 @@ from edge.manager.report import (
     told_volumes,
 )
 from edge.manager.resolution import PodWants
-from edge.manager.states import Publication, Row, State
+from edge.manager.states import Publication
 from edge.manager.task import VolumeTask
 from edge.pod_facts import PodState
-from edge.volume_errors import VolumeError
 from edge.volumes import PodVolume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
@@ -75,7 +73,7 @@ class VolumeManager:
         self._volumes: dict[VolumeKey, VolumeTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: dict[str, set[VolumeKey]] = {}  # by pod uid: the volumes that it wants now
-        self._leftovers = Leftovers(self._plugin, is_explained=self._is_explained, is_pod_gone=self._is_pod_gone)
+        self._leftovers = Leftovers(host, self._volumes)
         self._clueless: dict[str, dict[str, _Clueless]] = {}
         self._told_in_use: list[str] = []
         self._subscribers: list[Callable[[], None]] = []
@@ -431,42 +429,11 @@ class VolumeManager:
 
     async def _reconstruct(self) -> None:
         found = await self._plugin.scan()
-        mounts = await self._plugin.mount_table()
-        stored = self._host.states.rows()
-        deferred = await self._deferred(stored)
-        rows = reconstruct(
-            stored,
-            found,
-            boot=self._host.boot,
-            now=self._started_at,
-            is_mounted=lambda what: self._plugin.is_mounted(what, mounts),
-            is_deferred=lambda what: self._host.direct().volume_path(what) in deferred,
-            has_devices=self._host.cdi.has,
-        )
+        rows = await reconstruct(self._host, found, now=self._started_at)
         for row in rows:
             self._volume(row.key).rows.add(row)
         self._leftovers.begin(found.unreadable, rows)
-        await self._sweep(rows)
-
-    async def _deferred(self, stored: Iterable[Row]) -> frozenset[str]:
-        # A node that never deferred one looks nothing up.
-        if not any(isinstance(row, Publication) and row.runtime for row in stored):
-            return frozenset()
-        try:
-            return await self._host.direct().standing()
-        except VolumeError as error:  # the volumes are published again, which tells why
-            log.warning("the deferred volumes are not known: %s", error.why)
-            return frozenset()
-
-    async def _sweep(self, rows: Iterable[Row]) -> None:
-        """Remove what runtimes and engines still know of volumes without a row. A publication writes it again."""
-        publications = [row for row in rows if isinstance(row, Publication)]
-        try:
-            if self._host.may_defer:
-                await self._host.direct().sweep(publications)
-            await self._host.cdi.sweep(row for row in publications if row.state is State.DONE)
-        except VolumeError as error:
-            log.warning("the runtimes may know volumes that are gone: %s", error.why)
+        await sweep(self._host, rows)
 
     def _volume(self, key: VolumeKey) -> VolumeTask:
         self._driver_states.setdefault(key.driver, self._state_of(key.driver))
@@ -483,12 +450,6 @@ class VolumeManager:
         self._tell()
         if self._leftovers:  # a person may repair or unmount it meanwhile
             self._set_timer("leftovers", _LEFTOVERS_S, self._start_cleaning)
-
-    def _is_explained(self, one: Unreadable) -> bool:
-        return any(accounts_for(volume, one) for volume in self._volumes.values())
-
-    def _is_pod_gone(self, uid: str) -> bool:
-        return self._host.was_in_step and self.wanted.is_gone(uid)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

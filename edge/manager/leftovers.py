@@ -12,14 +12,15 @@ Rules:
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.found_volumes import Published, Staged, Unreadable, published_for, staged_for
+from edge.manager.host import VolumeHost
 from edge.manager.states import Publication, Row
 from edge.manager.task import VolumeTask
 from edge.volume_errors import VolumeError
+from edge.volumes import VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -27,11 +28,9 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 class Leftovers:
     """The directories that were found at start and are still there."""
 
-    def __init__(
-        self, plugin: VolumePlugin, *, is_explained: Callable[[Unreadable], bool], is_pod_gone: Callable[[str], bool]
-    ) -> None:
-        """`is_explained`: a known volume has the directory now. `is_pod_gone`: the pod of this uid is surely gone."""
-        self._plugin, self._is_explained, self._is_pod_gone = plugin, is_explained, is_pod_gone
+    def __init__(self, host: VolumeHost, tasks: Mapping[VolumeKey, VolumeTask]) -> None:
+        """`tasks` are those of the known volumes, by now."""
+        self._host, self._plugin, self._tasks = host, host.plugin, tasks
         self._all: list[Unreadable] = []
         self._looking = self._due = False
 
@@ -78,11 +77,11 @@ class Leftovers:
                 self._all = [other for other in self._all if other is not one]
 
     def _may_go(self, one: Unreadable) -> bool:
-        return one.bare or bool(one.name and one.pod_uid and self._is_pod_gone(one.pod_uid))
+        is_pod_gone = self._host.was_in_step and self._host.wanted.is_gone(one.pod_uid)
+        return one.bare or bool(one.name and one.pod_uid and is_pod_gone)
 
-
-def accounts_for(task: VolumeTask, one: Unreadable) -> bool:
-    return any(one.is_of(what) for what in _places(task))
+    def _is_explained(self, one: Unreadable) -> bool:
+        return any(one.is_of(what) for task in self._tasks.values() for what in _places(task))
 
 
 def _places(task: VolumeTask) -> Iterable[Published | Staged]:

@@ -11,38 +11,34 @@ Rules (docs/csi-contract.md#volumes-found-after-a-restart):
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 
 from edge.disk.found_volumes import Found, Published, Staged, staged_for
+from edge.manager.host import VolumeHost
 from edge.manager.states import Device, Publication, Row, State
+from edge.volume_errors import VolumeError
 from edge.volumes import VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 
-def reconstruct(
-    rows: Iterable[Row],
-    found: Found,
-    *,
-    boot: str,
-    now: float,
-    is_mounted: Callable[[Published | Staged], bool],
-    is_deferred: Callable[[Published], bool],
-    has_devices: Callable[[Published], bool],
-) -> list[Row]:
+async def reconstruct(host: VolumeHost, found: Found, *, now: float) -> list[Row]:
     """Return the rows to begin with. `now` is the `since` of volumes known from the disk alone.
 
-    `is_deferred` tells whether a runtime knows a deferred volume, `has_devices` the same of container engines.
+    Raises NotReady if the mount table cannot be read.
     """
+    mounts, stored = await host.plugin.mount_table(), host.states.rows()
+    deferred = await _deferred(host, stored)
     on_disk: tuple[Published | Staged, ...] = (*found.published, *found.staged)
     places = {_place(one) for one in on_disk}
     known: dict[object, Row] = {}
-    for row in rows:
-        stands = is_mounted(row) if row.mount_point else _place(row) in places
+    for row in stored:
+        stands = host.plugin.is_mounted(row, mounts) if row.mount_point else _place(row) in places
         if isinstance(row, Publication):
-            stands = stands and (not row.runtime or is_deferred(row)) and has_devices(row)
-        believed = row.state is State.UNCERTAIN or (stands and row.boot == boot)
+            is_deferred = not row.runtime or host.direct().volume_path(row) in deferred
+            stands = stands and is_deferred and host.cdi.has(row)
+        believed = row.state is State.UNCERTAIN or (stands and row.boot == host.boot)
         known[_place(row)] = row if believed else replace(row, state=State.UNCERTAIN)
     for published in found.published:
         if _place(published) not in known:
@@ -60,6 +56,28 @@ def reconstruct(
             log.warning("volume %s may be staged: its directory is there, but no record of it", staged.key)
             known[staged.key] = _device(staged, now)
     return list(known.values())
+
+
+async def sweep(host: VolumeHost, rows: Iterable[Row]) -> None:
+    """Remove what runtimes and engines still know of volumes without a row. A publication writes it again."""
+    publications = [row for row in rows if isinstance(row, Publication)]
+    try:
+        if host.may_defer:
+            await host.direct().sweep(publications)
+        await host.cdi.sweep(row for row in publications if row.state is State.DONE)
+    except VolumeError as error:
+        log.warning("the runtimes may know volumes that are gone: %s", error.why)
+
+
+async def _deferred(host: VolumeHost, stored: Iterable[Row]) -> frozenset[str]:
+    # A node that never deferred one looks nothing up.
+    if not any(isinstance(row, Publication) and row.runtime for row in stored):
+        return frozenset()
+    try:
+        return await host.direct().standing()
+    except VolumeError as error:  # the volumes are published again, which tells why
+        log.warning("the deferred volumes are not known: %s", error.why)
+        return frozenset()
 
 
 def _place(what: Published | Staged) -> VolumeKey | tuple[VolumeKey, str, str]:
