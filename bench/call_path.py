@@ -10,7 +10,7 @@ from bench.figure import Figure
 ROOT = Path(__file__).resolve().parents[1]
 
 FILES = {
-    "common": "accounting batch codec deadlines dial inbox link messages outbox receiver served_by_tasks session "
+    "common": "accounting batch codec deadlines dial inbox link messages outbox receiver session "
     "stream_books tcp transport websocket_frames",
     "cloud": "call csi_proxy_driver forwarded_call node_calls uds_hub visit",
     "edge": "driver_call hub_call operations",

@@ -26,8 +26,7 @@ from common.dial import dial  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402  # a script outside the package
 from common.errors import DialError, HandshakeRefused  # noqa: E402
 from common.limits import Limits  # noqa: E402
-from common.link import Link  # noqa: E402
-from common.served_by_tasks import ServedByTasks  # noqa: E402
+from common.link import Link, LinkHandler  # noqa: E402
 from common.status import Origin  # noqa: E402
 from common.tls import TlsFiles, TlsIdentity  # noqa: E402
 from common.uplink import Uplink  # noqa: E402
@@ -46,7 +45,7 @@ def _identity(ca: Path, directory: Path) -> Identity:
     return identity
 
 
-class Idle(ServedByTasks):
+class Idle(LinkHandler):
     """An edge that only stays connected (`common.link.LinkHandler`)."""
 
     origin = Origin.EDGE

@@ -125,7 +125,7 @@ class _Vendor:
         call.later = asyncio.get_running_loop().call_later(after_s, call.receiver.answered, status, body)
 
 
-class ServingEdge:
+class ServingEdge(LinkHandler):
     """An agent as its hubs see it (`common.link.LinkHandler`), and as its calls see it."""
 
     origin = Origin.EDGE
@@ -163,9 +163,6 @@ class ServingEdge:
         """End the report, which would keep a draining link open."""
         if link is self._link:
             self._report.down()
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        """Do nothing."""
 
     def closed(self, link: Link, _reason: str, _message: str) -> None:
         """Forget a link that is gone."""

@@ -35,7 +35,7 @@ from bench.cluster_objects import DRIVER, MARK, node_name  # noqa: E402  # a scr
 from common.csi.csi_pb2 import GetPluginInfoResponse, NodeGetInfoResponse  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
 from common.limits import Limits  # noqa: E402
-from common.link import Link, Stream  # noqa: E402
+from common.link import Link, LinkHandler, Stream  # noqa: E402
 from common.messages import Kind, Priority  # noqa: E402
 from common.objects import Object, Ref, Stamp, encode_body  # noqa: E402
 from common.pod_fact import MOUNTED  # noqa: E402
@@ -47,7 +47,6 @@ from common.reports import (  # noqa: E402
     DriverReport,
     encode_reports,
 )
-from common.served_by_tasks import ServedByTasks  # noqa: E402
 from common.standing import Standing  # noqa: E402
 from common.status import Origin  # noqa: E402
 from common.sync_messages import Change, Drop, InStep, Put  # noqa: E402
@@ -142,7 +141,7 @@ class _Facts:
         return self._facts.get(ref)
 
 
-class ToldEdge(ServedByTasks):
+class ToldEdge(LinkHandler):
     """An agent as its hub sees it (`common.link.LinkHandler`)."""
 
     origin = Origin.EDGE

@@ -11,9 +11,8 @@ from common.dial import dial
 from common.endpoint import Endpoint
 from common.errors import DialError
 from common.limits import Limits
-from common.link import Link
+from common.link import Link, LinkHandler
 from common.messages import Reason
-from common.served_by_tasks import ServedByTasks
 from common.status import Origin
 from common.version import introduce
 
@@ -38,7 +37,7 @@ def in_words(error: BaseException | None) -> str:
 async def connected(hub: Endpoint, *, limits: Limits) -> AsyncIterator[Link]:
     try:
         hello = introduce("operator", "operator", instance=secrets.token_hex(8))
-        link = await dial(hub, hello, ServedByTasks(Origin.PROXY), limits=limits)
+        link = await dial(hub, hello, LinkHandler(Origin.PROXY), limits=limits)
     except DialError as error:
         raise DialError(error.endpoint, in_words(error.__cause__) or error.why) from error
     try:

@@ -33,14 +33,13 @@ from common.csi.methods import is_controller_side
 from common.dial import dial as dial_hub
 from common.errors import CallError, CallTimeout, Draining, NotCarried, status_of
 from common.httpd import HttpEndpoint
-from common.link import Link, Stream
+from common.link import Link, LinkHandler, Stream
 from common.messages import Kind
 from common.metrics import Metrics
 from common.relay.errors import PeerGone
 from common.relay.server import CancelReason, Server, ServerCall, ServerSettings
 from common.reports import PROBE, decode_reports
 from common.rotation import follow
-from common.served_by_tasks import ServedByTasks
 from common.sockets import UnixListener, listen_unix
 from common.standing import REOPEN, Standing
 from common.status import Code, Origin, Status
@@ -54,7 +53,7 @@ log = logging.getLogger("csi_bridge.driver")
 _LOOK_S = 2.0
 
 
-class ProxyDriver(ServedByTasks):
+class ProxyDriver(LinkHandler):
     """Answers the sidecars' calls (`common.relay.server`), and takes the hub's reports (`common.link.LinkHandler`)."""
 
     origin = Origin.PROXY

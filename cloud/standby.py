@@ -25,14 +25,13 @@ from cloud.refusals import Refusals
 from cloud.uds_hub import Hub, stranger, turn_away
 from common.certificate_ends import CertificateEnds
 from common.errors import CallError, HandshakeRefused, RemoteProtocolError
-from common.link import Link, Stream
+from common.link import Link, LinkHandler, Stream
 from common.listener import Listener, listen_tcp
 from common.messages import Open, Reason
 from common.metrics import Metrics
 from common.pages.hub import HubStatus
 from common.pages.server import Pages
 from common.receiver import Receiver
-from common.served_by_tasks import ServedByTasks
 from common.settings import INSECURE, as_texts
 from common.status import Origin
 from common.tls import TlsIdentity
@@ -49,7 +48,7 @@ _SLICE: Final = 100
 """Links that the hub gets in one turn of the loop."""
 
 
-class Standby(ServedByTasks):
+class Standby(LinkHandler):
     """The listeners of one hub, and their links until it leads (`common.link.LinkHandler`).
 
     Attributes:
@@ -225,9 +224,6 @@ class Standby(ServedByTasks):
 
     def _refusal(self) -> str:
         return f"this hub is a standby, and only the hub that leads takes calls and orders: {self._why}"
-
-    def draining(self, link: Link, message: str) -> None:
-        """The peer takes no streams, and a standby opens none."""
 
     def refused(self, link: Link, reason: str, message: str) -> None:
         """Note that a connection ended before its hello."""

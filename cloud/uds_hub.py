@@ -41,7 +41,7 @@ from cloud.trust.credentials import Credentials
 from common.certificate_ends import Term
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
-from common.link import Link, Stream
+from common.link import Link, LinkHandler, Stream
 from common.logs import bind_peer, of_peer
 from common.messages import Hello, Kind, Open, Reason
 from common.metrics import Metrics
@@ -60,7 +60,7 @@ _CALLERS = frozenset({Role.DRIVER, Role.OPERATOR})  # the roles that may call dr
 _OPPOSITES = {"local": Mode.SHARED, "shared": Mode.LOCAL}
 
 
-class Hub:
+class Hub(LinkHandler):
     """Admits or refuses each peer, and serves its streams (`common.link.LinkHandler`). A hub has one."""
 
     origin = Origin.HUB
@@ -310,9 +310,6 @@ class Hub:
             )
 
     # ---- streams -----------------------------------------------------------------------------------------------------
-
-    def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
-        return link.served(frame, deadline, self.serve)
 
     def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
         role = link.context.role

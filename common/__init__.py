@@ -13,7 +13,6 @@ A session on the event loop and on the network:
 * `deadlines`: those of many calls, for one timer.
 * `batch`: the writes that one read causes, which leave together.
 * `link`: runs a session on the event loop; streams as objects to await.
-* `served_by_tasks`: a base for handlers of links.
 * `sockets`, `alerts`, `tls`, `endpoint`: UNIX sockets, TLS's refusals, certificates, addresses.
 * `peer`, `certificate`: the other side of a connection; the names and the key of its certificate.
 * `certificate_ends`: when this process's certificate and its CA end.

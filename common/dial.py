@@ -4,10 +4,10 @@ import asyncio
 import ssl
 
 from common.endpoint import Endpoint
-from common.errors import DialError, HandshakeRefused
+from common.errors import DialError
 from common.limits import Limits
 from common.link import Link, LinkHandler
-from common.messages import Hello, Reason
+from common.messages import Hello
 from common.proxy import Proxy, through
 from common.tcp import RawTcp, connect, in_words, queue_little
 from common.transport import WebSocket
@@ -46,20 +46,15 @@ async def _dial(
     tls: ssl.SSLContext | None,
     proxy: Proxy | None,
 ) -> Link:
-    loop = asyncio.get_running_loop()
-    greeted: asyncio.Future[None] = loop.create_future()
-
     def make_link(websocket: WebSocket) -> Link:
-        greeting = Greeting(handler, greeted)
-        return Link(hello, greeting, dialler=True, limits=limits, writer=websocket, peer_identity=websocket.peer())
+        return Link(hello, handler, dialler=True, limits=limits, writer=websocket, peer_identity=websocket.peer())
 
     websocket = WebSocket.dialling(endpoint, limits, make_link)
     try:
         await _connect(endpoint, websocket, limits, tls, proxy)
         link = await websocket.opened()
-        await greeted
+        await link.wait_greeted()
     except BaseException:
-        greeted.cancel()
         websocket.abort("the dial was given up")
         raise
     return link
@@ -81,33 +76,3 @@ async def _connect(
     queue_little(raw.transport)
     secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
     websocket.connection_made(secure)  # start_tls() leaves that to its caller
-
-
-class Greeting:
-    """A dialler's link handler: takes the answer to the hello, and passes everything else on to `handler`."""
-
-    __slots__ = ("_greeted", "_handler", "called", "closed", "draining", "opened", "origin")
-
-    def __init__(self, handler: LinkHandler, greeted: asyncio.Future[None]) -> None:
-        """A handler that sets `greeted` when the hub has welcomed or refused us."""
-        self._handler = handler
-        self._greeted = greeted
-        self.origin = handler.origin
-        self.called = handler.called
-        self.opened = handler.opened
-        self.draining = handler.draining
-        self.closed = handler.closed
-
-    def greeted(self, link: Link) -> None:
-        """Tell the dialler that the hub has welcomed us, and the handler of each hello."""
-        if not self._greeted.done():
-            self._greeted.set_result(None)
-        elif self._greeted.cancelled():
-            return
-        self._handler.greeted(link)
-
-    def refused(self, _link: Link, reason: str, message: str) -> None:
-        """Tell the dialler why there is no link."""
-        if not self._greeted.done():
-            lost = reason == Reason.LINK_LOST
-            self._greeted.set_exception(ConnectionError(message) if lost else HandshakeRefused(reason, message))

@@ -18,11 +18,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
-from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, status_of, stopped
+from common.errors import CallError, CallTimeout, HandshakeRefused, NotCarried, TunnelClosed, status_of, stopped
 from common.limits import Limits
-from common.messages import Hello, Kind, Open, Priority
+from common.messages import Hello, Kind, Open, Priority, Reason
 from common.outbox import Writer
 from common.receiver import Receiver
 from common.session import Session, State
@@ -36,10 +36,17 @@ log = logging.getLogger("csi_bridge.link")
 LATER_S = 0.01
 
 
-class LinkHandler(Protocol):
-    """Handles the links of a process. One object handles all links of a listener."""
+class LinkHandler:
+    """Handles the links of a process. One object handles all links of a listener.
+
+    This one is for an end that only opens streams. A subclass serves the peer's: a task each with `serve`, or with
+    receivers of its own.
+    """
 
     origin: Origin
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
 
     def greeted(self, link: "Link") -> None:
         """The peer has sent its hello (`link.peer`). An acceptor calls `link.accept()` or `link.refuse()` now.
@@ -52,15 +59,21 @@ class LinkHandler(Protocol):
 
         Call `link.consumed(frame.stream, len(request))` when the request's memory is free again.
         """
+        return link.served(frame, deadline, self.serve, request)
 
     def opened(self, link: "Link", frame: Open, deadline: float | None) -> Receiver:
-        """The peer has opened another stream. Returns its receiver: `link.served(…)` for one that a task serves.
+        """The peer has opened another stream. Returns its receiver.
 
         Args:
             link: the link.
             frame: the peer's frame; `frame.stream` is the stream's id.
             deadline: when the opener's time is up, in the loop's clock, or None.
         """
+        return link.served(frame, deadline, self.serve)
+
+    async def serve(self, stream: "Stream") -> None:  # noqa: ARG002  # a subclass serves it
+        """Serve an accepted stream and end it. A raised error becomes its status. Cancelled if the opener leaves."""
+        raise NotCarried("a stream", "this end of the link serves none")
 
     def draining(self, link: "Link", message: str) -> None:
         """The peer takes no new streams."""
@@ -237,7 +250,7 @@ class Stream(Receiver):
 class Link(Session):
     """One session on the loop. `common.transport` or `common.local_dial` calls `receive`, `to_send` and `lost`."""
 
-    __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "before_pong", "context",
+    __slots__ = ("__weakref__", "_closed", "_greeting", "_handler", "_on_greeting", "_timer", "before_pong", "context",
                  "draining", "greeted", "loop", "peer_identity", "writer")  # fmt: skip
 
     def __init__(
@@ -275,6 +288,7 @@ class Link(Session):
         self._on_greeting = on_hello or handler.greeted
         self.writer = writer
         self._closed: asyncio.Future[tuple[str, str]] | tuple[str, str] | None = None
+        self._greeting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         super().__init__(hello, dialler=dialler, limits=limits, clock=self.loop.time, writer=writer, began=began)
         self.application = self
@@ -353,6 +367,15 @@ class Link(Session):
         stream.task = self.loop.create_task(self._serve(stream, serve), name=name)
         return stream
 
+    async def wait_greeted(self) -> None:
+        """Wait for the peer's hello. Raises HandshakeRefused if it refuses ours, ConnectionError if it is gone."""
+        if not self.greeted and not self.over:
+            self._greeting = self.loop.create_future()
+            await self._greeting
+        if not self.greeted:
+            reason, message = await self.wait_closed()
+            raise ConnectionError(message) if reason == Reason.LINK_LOST else HandshakeRefused(reason, message)
+
     async def wait_closed(self) -> tuple[str, str]:
         """Wait for the end of the link. Returns its reason and message."""
         if isinstance(self._closed, tuple):
@@ -371,6 +394,7 @@ class Link(Session):
     def on_hello(self) -> None:
         if not self.greeted:
             self.greeted = True
+            self._end_greeting()
             self.rearm()
         self._on_greeting(self)
 
@@ -399,6 +423,7 @@ class Link(Session):
         waiting, self._closed = self._closed, (reason, message)
         if isinstance(waiting, asyncio.Future) and not waiting.done():
             waiting.set_result(self._closed)
+        self._end_greeting()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -406,6 +431,10 @@ class Link(Session):
             self._handler.closed(self, reason, message)
         else:
             self._handler.refused(self, reason, message)
+
+    def _end_greeting(self) -> None:
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_result(None)
 
     async def _serve(self, stream: Stream, serve: Callable[[Stream], Awaitable[None]]) -> None:
         try:

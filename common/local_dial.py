@@ -13,7 +13,6 @@ An end that has something urgent hands it to the other end at once. Two exceptio
 import asyncio
 from dataclasses import replace
 
-from common.dial import Greeting
 from common.limits import Limits
 from common.link import LATER_S, Link, LinkHandler
 from common.messages import Hello
@@ -33,14 +32,10 @@ class LocalPort:
         self._peer = peer
 
     async def dial(self, hello: Hello, handler: LinkHandler, *, limits: Limits) -> Link:
-        greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        dialled, accepted = join(
-            (hello, Greeting(handler, greeted), limits), (self._hello, self._handler, self._limits), peer=self._peer
-        )
+        dialled, accepted = join((hello, handler, limits), (self._hello, self._handler, self._limits), peer=self._peer)
         try:
-            await greeted
+            await dialled.wait_greeted()
         except BaseException:
-            greeted.cancel()
             dialled.lost("the dial was given up")
             accepted.lost("the dial was given up")
             raise

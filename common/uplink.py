@@ -61,8 +61,8 @@ REST_S = 3600.0
 Dial = Callable[..., Awaitable[Link]]  # makes one link, as `common.dial.dial` does
 
 
-class HubAddress:
-    """One address of a hub: keeps a link to it, and dials again whenever it is down (`common.link.LinkHandler`).
+class HubAddress(LinkHandler):
+    """One address of a hub: keeps a link to it, and dials again whenever it is down.
 
     Attributes:
         link: the newest one.
@@ -71,10 +71,11 @@ class HubAddress:
     """
 
     def __init__(self, endpoint: Endpoint, uplink: "Uplink", handler: LinkHandler) -> None:
+        super().__init__(handler.origin)
         self.endpoint = endpoint
         self.link: Link | None = None
         self.why = "not dialled yet"
-        self.origin, self.called, self.opened = handler.origin, handler.called, handler.opened
+        self.called, self.opened = handler.called, handler.opened  # type: ignore[method-assign]  # the hot path
         self._uplink = uplink
         self._certificate = b""  # the certificate with which the link was dialled
         self._failures = 0  # the dials in a row that were in vain
@@ -210,9 +211,6 @@ class HubAddress:
     def draining(self, link: Link, message: str) -> None:
         log.info("the hub is draining: %s", message)
         self._uplink.draining(link, message)
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        """The hello was not answered with a welcome; `dial()` raises it."""
 
     def closed(self, link: Link, reason: str, message: str) -> None:
         if self.link is link:

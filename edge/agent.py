@@ -26,7 +26,7 @@ from common.certificate_ends import CertificateEnds
 from common.csi.methods import METHODS, is_controller_side
 from common.dial import dial
 from common.errors import CallError, NotCarried
-from common.link import Link, Stream
+from common.link import Link, LinkHandler, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
 from common.pages.agent import AgentStatus, DriverSocket, HubLink, NodeVolumes
@@ -35,7 +35,6 @@ from common.pages.server import Pages
 from common.receiver import Receiver
 from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_problems, encode_reports
 from common.rotation import follow
-from common.served_by_tasks import ServedByTasks
 from common.settings import as_texts
 from common.standing import Standing
 from common.status import Code, Origin, Status
@@ -61,7 +60,7 @@ from edge.settings import AgentFlags, AgentSettings, complete
 log = logging.getLogger("csi_bridge.edge")
 
 
-class Agent(ServedByTasks):
+class Agent(LinkHandler):
     """Serves the streams that the hub opens. Standing streams follow the link."""
 
     def __init__(

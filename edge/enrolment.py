@@ -14,10 +14,9 @@ from common.endpoint import Endpoint, hub_endpoint
 from common.enrolment import Answer, Refused, Request, decode, encode
 from common.errors import CallError, DialError, HandshakeRefused, NotCarried, RemoteProtocolError, TunnelClosed
 from common.limits import Limits
-from common.link import Link
+from common.link import Link, LinkHandler
 from common.messages import Kind, Priority, Reason
 from common.proxy import Proxy
-from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin
 from common.version import introduce
 
@@ -68,7 +67,7 @@ async def ask_at(
 ) -> A:
     """Ask on a new link to the join listener. Errors as of `ask`."""
     hello = introduce("edge", node, instance=secrets.token_hex(8))
-    link = await dial(endpoint, hello, ServedByTasks(Origin.EDGE), limits=limits, tls=tls, proxy=proxy)
+    link = await dial(endpoint, hello, LinkHandler(Origin.EDGE), limits=limits, tls=tls, proxy=proxy)
     try:
         return await ask(link, kind, question, wanted)
     finally:

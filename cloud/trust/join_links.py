@@ -20,10 +20,9 @@ from common.enrolment import MAX_REQUEST_BYTES
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
 from common.limits import Limits
-from common.link import Link, Stream
+from common.link import Link, LinkHandler, Stream
 from common.logs import of_peer
 from common.messages import Reason
-from common.served_by_tasks import ServedByTasks
 from common.status import Origin
 
 log = logging.getLogger("csi_bridge.hub.enrolment")
@@ -46,7 +45,7 @@ LIMITS: Final = Limits(
 _EndTimer = Callable[[], None]
 
 
-class JoinLinks(ServedByTasks):
+class JoinLinks(LinkHandler):
     """Handles the links of a join listener (`common.link.LinkHandler`)."""
 
     origin = Origin.HUB

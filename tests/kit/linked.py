@@ -8,12 +8,11 @@ from common.limits import Limits
 from common.link import Link, LinkHandler, Stream
 from common.local_dial import join
 from common.messages import Hello
-from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.version import introduce
 
 
-class Peer(ServedByTasks):
+class Peer(LinkHandler):
     """A `LinkHandler` that accepts every peer, serves streams as a test says, and records the ends of links.
 
     Attributes:

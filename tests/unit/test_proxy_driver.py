@@ -15,11 +15,11 @@ from common.backoff import Backoff
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import CallError, timestamp
 from common.limits import Limits
+from common.link import LinkHandler
 from common.messages import Kind
 from common.metrics import Metrics
 from common.relay.server_call import ServerCall
 from common.reports import GET_PLUGIN_INFO, PROBE, Answer, DriverReport, encode_reports
-from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce
@@ -208,7 +208,7 @@ async def test_an_answer_larger_than_any_sidecar_takes_is_an_error_and_ends_the_
     assert hub.released == [False]
 
 
-class Hub(ServedByTasks):
+class Hub(LinkHandler):
     """Serves watches as it is told; at the end of what it was told, they stay.
 
     Attributes:
