@@ -46,7 +46,7 @@ def _identity(ca: Path, directory: Path) -> Identity:
 
 
 class Idle(LinkHandler):
-    """An edge that only stays connected (`common.link.LinkHandler`)."""
+    """An edge that only stays connected."""
 
     origin = Origin.EDGE
 

@@ -126,7 +126,7 @@ class _Vendor:
 
 
 class ServingEdge(LinkHandler):
-    """An agent as its hubs see it (`common.link.LinkHandler`), and as its calls see it."""
+    """An agent as its hubs see it, and as its calls see it."""
 
     origin = Origin.EDGE
     accounts = Accounts(Metrics(), log, origin=origin)

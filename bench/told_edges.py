@@ -142,7 +142,7 @@ class _Facts:
 
 
 class ToldEdge(LinkHandler):
-    """An agent as its hub sees it (`common.link.LinkHandler`)."""
+    """An agent as its hub sees it."""
 
     origin = Origin.EDGE
 

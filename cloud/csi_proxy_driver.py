@@ -54,7 +54,7 @@ _LOOK_S = 2.0
 
 
 class ProxyDriver(LinkHandler):
-    """Answers the sidecars' calls (`common.relay.server`), and takes the hub's reports (`common.link.LinkHandler`)."""
+    """Answers the sidecars' calls (`common.relay.server`), and takes the hub's reports."""
 
     origin = Origin.PROXY
 

@@ -49,7 +49,7 @@ _SLICE: Final = 100
 
 
 class Standby(LinkHandler):
-    """The listeners of one hub, and their links until it leads (`common.link.LinkHandler`).
+    """The listeners of one hub, and their links until it leads.
 
     Attributes:
         hello: the hub's own.

@@ -61,7 +61,7 @@ _OPPOSITES = {"local": Mode.SHARED, "shared": Mode.LOCAL}
 
 
 class Hub(LinkHandler):
-    """Admits or refuses each peer, and serves its streams (`common.link.LinkHandler`). A hub has one."""
+    """Admits or refuses each peer, and serves its streams. A hub has one."""
 
     origin = Origin.HUB
 

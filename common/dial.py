@@ -49,7 +49,7 @@ async def _dial(
     def make_link(websocket: WebSocket) -> Link:
         return Link(hello, handler, dialler=True, limits=limits, writer=websocket, peer_identity=websocket.peer())
 
-    websocket = WebSocket.dialling(endpoint, limits, make_link)
+    websocket = WebSocket(limits, make_link, to=endpoint)
     try:
         await _connect(endpoint, websocket, limits, tls, proxy)
         link = await websocket.opened()

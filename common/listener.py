@@ -179,7 +179,7 @@ class Listener:
         return arrival.raw
 
     def _make_websocket(self, arrival: _Arrival) -> WebSocket:
-        return WebSocket.accepting(
+        return WebSocket(
             self._limits,
             self._make_link,
             on_made=lambda websocket: self._made(arrival, websocket),

@@ -433,10 +433,6 @@ class Session:
         self._close(reason, message, say=True, after_control=True)
 
     @property
-    def has_output(self) -> bool:
-        return self._outbox.has_output
-
-    @property
     def open_streams(self) -> int:
         """Streams of either side that are not yet released."""
         return len(self._streams)

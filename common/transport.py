@@ -73,7 +73,6 @@ class WebSocket(asyncio.Protocol):
     """One WebSocket connection: gives received messages to its link, and writes the link's messages."""
 
     __slots__ = (
-        "_began",
         "_core",
         "_ended",
         "_frames",
@@ -96,16 +95,17 @@ class WebSocket(asyncio.Protocol):
         "_scheduled",
         "_timer",
         "_transport",
+        "began",
         "is_free",
         "lingers",
     )  # fmt: skip
 
     def __init__(
         self,
-        core: ClientProtocol | ServerProtocol,
         limits: Limits,
         make_link: Callable[["WebSocket"], Link],
         *,
+        to: Endpoint | None = None,
         on_made: Callable[["WebSocket"], None] | None = None,
         on_end: Callable[["WebSocket"], None] | None = None,
         on_plain: OnPlain | None = None,
@@ -115,16 +115,16 @@ class WebSocket(asyncio.Protocol):
         """A connection that is not open yet.
 
         Args:
-            core: the library's protocol for this side.
             limits: the session's limits, for the chunk size and the hello's time.
             make_link: called once the WebSocket handshake is done.
+            to: what this side dials; None: it accepts.
             on_made: called once when the socket is connected; it may abort.
             on_end: called once when the socket is closed, or handed to `on_plain`.
             on_plain: takes over a connection whose client asks for a page, not for the upgrade.
             on_failed: called when a client got no session, with the level of its log line and the reason.
             began: the time in the loop's clock at which the peer connected: its hello's time runs from there on.
         """
-        self._core = core
+        self._core = _client(to) if to is not None else _server(limits)
         self._limits = limits
         self._make_link = make_link
         self._on_made = on_made
@@ -132,12 +132,12 @@ class WebSocket(asyncio.Protocol):
         self._on_plain = on_plain
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
-        self._is_client = isinstance(core, ClientProtocol)
+        self._is_client = to is not None
         self._frames: FrameReader | None = FrameReader(is_masked=not self._is_client, largest=_largest(limits))
         """Reads what follows the handshake; None after a frame that `websockets` must read, as all others after it."""
         self._head: bytes | None = b""
         """The last bytes of the handshake's unfinished head; None after it."""
-        self._began = self._loop.time() if began is None else began
+        self.began = self._loop.time() if began is None else began
         self._link: Link | None = None
         self._transport: asyncio.Transport | None = None
         self._opened: asyncio.Future[Link] | None = self._loop.create_future() if self._is_client else None
@@ -174,7 +174,7 @@ class WebSocket(asyncio.Protocol):
             self._core.send_request(self._core.connect())
             self._write_core()
         else:
-            self._timer = self._loop.call_at(self._began + self._limits.hello_timeout_s, self._give_up_waiting)
+            self._timer = self._loop.call_at(self.began + self._limits.hello_timeout_s, self._give_up_waiting)
             self._read_core()
             self._after_handshake()
 
@@ -256,39 +256,6 @@ class WebSocket(asyncio.Protocol):
 
     # ---- the dialler's and the listener's side -----------------------------------------------------------------------
 
-    @classmethod
-    def dialling(cls, endpoint: Endpoint, limits: Limits, make_link: Callable[["WebSocket"], Link]) -> "WebSocket":
-        """A WebSocket for the dialler."""
-        address = HostPort(endpoint.host or "localhost", endpoint.port or 80)  # which brackets IPv6
-        uri = parse_uri(f"{'wss' if endpoint.tls else 'ws'}://{address}/")
-        core = ClientProtocol(uri, subprotocols=[_SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
-        return cls(core, limits, make_link)
-
-    @classmethod
-    def accepting(
-        cls,
-        limits: Limits,
-        make_link: Callable[["WebSocket"], Link],
-        *,
-        on_made: Callable[["WebSocket"], None],
-        on_end: Callable[["WebSocket"], None],
-        on_plain: OnPlain | None = None,
-        on_failed: Callable[["WebSocket", int, str], None] | None = None,
-        began: float | None = None,
-    ) -> "WebSocket":
-        """A WebSocket for the acceptor."""
-        core = ServerProtocol(subprotocols=[_SUBPROTOCOL], max_size=_largest(limits), logger=_QUIET)
-        return cls(
-            core,
-            limits,
-            make_link,
-            on_made=on_made,
-            on_end=on_end,
-            on_plain=on_plain,
-            on_failed=on_failed,
-            began=began,
-        )
-
     async def opened(self) -> Link:
         """Wait for a client's WebSocket handshake, and return the link.
 
@@ -319,11 +286,6 @@ class WebSocket(asyncio.Protocol):
         from common.certificate import with_certificate  # noqa: PLC0415  # see its rules
 
         return with_certificate(address, certificate, proved_at=self._made_at)
-
-    @property
-    def began(self) -> float:
-        """When the peer connected, in the loop's clock."""
-        return self._began
 
     def turn_away(self, why: str) -> None:
         """Refuse the client's request for the upgrade with this reason. Call it before the request has come."""
@@ -536,6 +498,16 @@ class WebSocket(asyncio.Protocol):
             level = logging.DEBUG if left else logging.WARNING
             if self._on_failed is not None:
                 self._on_failed(self, level, self._reason)
+
+
+def _client(to: Endpoint) -> ClientProtocol:
+    address = HostPort(to.host or "localhost", to.port or 80)  # which brackets IPv6
+    uri = parse_uri(f"{'wss' if to.tls else 'ws'}://{address}/")
+    return ClientProtocol(uri, subprotocols=[_SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
+
+
+def _server(limits: Limits) -> ServerProtocol:
+    return ServerProtocol(subprotocols=[_SUBPROTOCOL], max_size=_largest(limits), logger=_QUIET)
 
 
 def _largest(limits: Limits) -> int:

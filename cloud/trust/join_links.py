@@ -46,7 +46,7 @@ _EndTimer = Callable[[], None]
 
 
 class JoinLinks(LinkHandler):
-    """Handles the links of a join listener (`common.link.LinkHandler`)."""
+    """Handles the links of a join listener."""
 
     origin = Origin.HUB
 

@@ -253,7 +253,7 @@ def a_web_socket(ended: list[WebSocket]) -> WebSocket:
     def no_link(_: WebSocket) -> Link:
         raise AssertionError("a link of a connection that is gone")
 
-    return WebSocket.accepting(LIMITS, no_link, on_made=lambda _: None, on_end=ended.append)
+    return WebSocket(LIMITS, no_link, on_end=ended.append)
 
 
 async def test_a_connection_that_ended_before_it_was_made_is_not_made() -> None:

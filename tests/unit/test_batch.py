@@ -55,8 +55,8 @@ class Pair:
         def accept(way: WebSocket) -> Link:
             return Link(introduce("hub", "hub", instance="h"), server, dialler=False, limits=limits, writer=way)
 
-        self.client = WebSocket.dialling(hub_endpoint("ws://h:1"), limits, dial)
-        self.server = WebSocket.accepting(limits, accept, on_made=lambda _: None, on_end=lambda _: None)
+        self.client = WebSocket(limits, dial, to=hub_endpoint("ws://h:1"))
+        self.server = WebSocket(limits, accept)
         self.ways = Wire(self.client), Wire(self.server)
 
     def pass_on(self) -> list[int]:
