@@ -7,7 +7,7 @@ from pathlib import Path
 from cli.doctor import csi_probe
 from cli.doctor.certificates import check_certificate
 from cli.doctor.disk import check_directory, check_state
-from cli.doctor.finding import Check, Finding, Level, Result, ok, perform, warning, wrong
+from cli.doctor.finding import Finding, Level, Result, attempt, ok, warning, wrong
 from cli.doctor.sockets import check_socket
 from cli.doctor.watchdog import check_watchdog
 from cli.edge_volumes import ask, ask_agent, missing, named
@@ -42,20 +42,22 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
         settings = complete(EDGE_OPTIONS.read(state.settings))
     except BridgeError as error:
         return [("socket", first), ("agent", wrong(str(error), _LOG))]
-    own = settings.registration == "own"
-    checks = [
+    own, fences = settings.registration == "own", settings.fence == "on"
+    return [
         ("socket", first),
         ("link", check_link(state)),
         *_certificate_checks(settings),
         ("state directory", check_state(settings.state_dir)),
-        *([Check("watchdog", lambda: asyncio.to_thread(check_watchdog), _LOG)] if settings.fence == "on" else []),
+        *([await attempt("watchdog", asyncio.to_thread(check_watchdog), _LOG, limit_s=limit_s)] if fences else []),
         *([("root directory", check_directory(settings.root_dir, flag="--root-dir"))] if own else ()),
-        *(_driver_check(Path(driver.socket), driver.trouble) for driver in state.drivers),
+        *[
+            await attempt("driver", _check_driver(Path(it.socket), it.trouble), _SEE_DRIVER, limit_s=limit_s)
+            for it in state.drivers
+        ],
         *([] if state.drivers else [("drivers", _NO_DRIVER)]),
         *(("problem", warning(text, _LOG)) for text in state.problems),
         *([("volumes", check_volumes(volumes))] if own else ()),
     ]
-    return await perform(checks, limit_s=limit_s)
 
 
 def check_link(state: AgentStatus) -> Finding:
@@ -84,17 +86,14 @@ def _certificate_checks(settings: AgentSettings) -> list[Result]:
     return [("certificate", found._replace(do=_RENEWS) if renews else found)]
 
 
-def _driver_check(path: Path, trouble: str) -> Check:
-    async def driver() -> Finding:
-        said, is_ready = await csi_probe.identify(path)
-        who = f"driver {said.name} {said.vendor_version} at {path}"
-        if not is_ready:
-            return warning(f"{who} says that it is not ready", _SEE_DRIVER)
-        if trouble:
-            return wrong(f"{who} answers, but not every required call: {trouble}", _SEE_DRIVER)
-        return ok(f"{who} answers")
-
-    return Check("driver", driver, _SEE_DRIVER)
+async def _check_driver(path: Path, trouble: str) -> Finding:
+    said, is_ready = await csi_probe.identify(path)
+    who = f"driver {said.name} {said.vendor_version} at {path}"
+    if not is_ready:
+        return warning(f"{who} says that it is not ready", _SEE_DRIVER)
+    if trouble:
+        return wrong(f"{who} answers, but not every required call: {trouble}", _SEE_DRIVER)
+    return ok(f"{who} answers")
 
 
 def check_volumes(volumes: NodeVolumes) -> Finding:

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from cli.doctor import permissions
-from cli.doctor.finding import API_SERVER, Check, Finding, Result, ok, perform, warning, wrong
+from cli.doctor.finding import API_SERVER, Finding, Result, attempt, ok, warning, wrong
 from common.errors import SettingsError, first_of
 from common.pages.hub import NodeStatus
 
@@ -41,7 +41,7 @@ async def examine(
 
         namespace = lease_namespace(lease_in) if as_hub else ""
         async with connect(kubeconfig) as kube:
-            return await perform(checks_of(kube, nodes, proxies, lease_in=namespace), limit_s=limit_s)
+            return await check(kube, nodes, proxies, lease_in=namespace, limit_s=limit_s)
     except ModuleNotFoundError as error:
         what = f"the cluster is not looked at: no package {error.name} is here"
         return [("Kubernetes", warning(what, "install csi-bridge[cloud]"))]
@@ -49,7 +49,9 @@ async def examine(
         return [("Kubernetes", wrong(str(error), "correct --kubeconfig"))]
 
 
-def checks_of(kube: "Kube", nodes: Sequence[NodeStatus], proxies: Mapping[str, str], *, lease_in: str) -> list[Check]:
+async def check(
+    kube: "Kube", nodes: Sequence[NodeStatus], proxies: Mapping[str, str], *, lease_in: str, limit_s: float
+) -> list[Result]:
     drivers = sorted({driver for node in nodes for driver in node.drivers})
     looked_at = [node for node in nodes if node.drivers][:_MOST_NODES]
 
@@ -92,13 +94,18 @@ def checks_of(kube: "Kube", nodes: Sequence[NodeStatus], proxies: Mapping[str, s
         provisioners = {name: str(it.get("provisioner")) for name, it in (await names("StorageClass")).items()}
         return check_classes(provisioners, {*drivers, *proxies}, await names("CSIDriver"))
 
-    return [
-        *([permissions.check(kube, permissions.HUB, lease_in)] if lease_in else []),
-        Check("policies", policies, API_SERVER),
-        Check("CSIDriver", csi_drivers, API_SERVER),
-        Check("CSINode", csi_nodes, API_SERVER),
-        Check("StorageClass", classes, API_SERVER),
-    ]
+    async def rights() -> Finding:
+        return await permissions.check(kube, permissions.HUB, lease_in)
+
+    of_hub = {"permissions": rights} if lease_in else {}
+    checks = {
+        **of_hub,
+        "policies": policies,
+        "CSIDriver": csi_drivers,
+        "CSINode": csi_nodes,
+        "StorageClass": classes,
+    }
+    return [await attempt(name, make(), API_SERVER, limit_s=limit_s) for name, make in checks.items()]
 
 
 async def _entries(kube: "Kube", node: str) -> Entries:

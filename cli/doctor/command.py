@@ -1,7 +1,6 @@
 """The command: finds the parts of CSI Bridge on this host, checks each, and prints the findings."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from cli.doctor import agent, cluster, permissions, proxy
 from cli.doctor import hub as of_hub
 from cli.doctor.finding import Level, Result, wrong
 from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
-from cli.table import printable, say
+from cli.table import answer, printable
 from common.endpoint import Endpoint
 
 Report = Mapping[str, Sequence[Result]]  # the results of the checks, by process
@@ -72,23 +71,19 @@ def show(report: Report) -> Iterator[str]:
     yield ", ".join(f"{counts[level]} {level}" for level in (Level.WRONG, Level.WARNING, Level.OK))
 
 
-def as_json(report: Report) -> str:
+def as_json(report: Report) -> dict[str, object]:
     findings = [
         {"at": at, "check": name, "level": finding.level, "what": finding.what, "do": finding.do}
         for at, results in report.items()
         for name, finding in results
     ]
     counts = _counts(report)
-    return json.dumps({"findings": findings, **{level: counts[level] for level in Level}}, indent=2)
+    return {"findings": findings, **{level: counts[level] for level in Level}}
 
 
 def run(*, output: str, timeout_s: float, **where: Any) -> int:
     report = asyncio.run(examine(**where, limit_s=timeout_s))
-    if output == "json":
-        say(as_json(report))
-    else:
-        for line in show(report):
-            say(line)
+    answer(show(report), as_json(report), as_json=output == "json")
     return 1 if _counts(report)[Level.WRONG] else 0
 
 

@@ -1,7 +1,7 @@
 """A finding: the result of one check, with a remedy if there is a fault."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -43,29 +43,17 @@ def wrong(what: str, do: str) -> Finding:
     return Finding(Level.WRONG, what, do)
 
 
-class Check(NamedTuple):
-    """One check: its name, the function that makes it, and the advice if this raises `BridgeError` or ends too late."""
-
-    name: str
-    run: Callable[[], Awaitable[Finding]]
-    do: str
-
-
 Result = tuple[str, Finding]  # a check's name and its finding
 
 
-async def perform(checks: Sequence[Check | Result], *, limit_s: float) -> list[Result]:
-    """Make the checks, one after another, each within the time limit. Findings that are known already stay."""
-    return [(it.name, await _performed(it, limit_s)) if isinstance(it, Check) else it for it in checks]
-
-
-async def _performed(check: Check, limit_s: float) -> Finding:
+async def attempt(name: str, check: Awaitable[Finding], do: str, *, limit_s: float) -> Result:
+    """Make a check within the time limit. `do` is the advice if it raises BridgeError, or ends too late."""
     try:
         async with asyncio.timeout(limit_s):
-            return await check.run()
+            return name, await check
     except TimeoutError:
-        return wrong(f"there was no answer within {limit_s:g} s; a longer --timeout may help", check.do)
+        return name, wrong(f"there was no answer within {limit_s:g} s; a longer --timeout may help", do)
     except BridgeError as error:
-        return wrong(str(error), check.do)
+        return name, wrong(str(error), do)
     except Exception as error:  # noqa: BLE001  # one check that fails must not hide the others
-        return wrong(f"the check itself failed: {error!r}", "this is a bug in CSI Bridge: please report it")
+        return name, wrong(f"the check itself failed: {error!r}", "this is a bug in CSI Bridge: please report it")

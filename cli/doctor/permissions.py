@@ -8,11 +8,11 @@ doctor does not see which sidecars the pod has.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.doctor.finding import API_SERVER, Check, Finding, Result, ok, perform, warning, wrong
+from cli.doctor.finding import API_SERVER, Finding, Result, attempt, ok, warning, wrong
 from common.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -117,32 +117,29 @@ async def examine(*, limit_s: float, account: Path = ACCOUNT) -> list[Result]:
 
         namespace = (await asyncio.to_thread((account / "namespace").read_text)).strip()
         async with connect("in-cluster") as kube:
-            checks = [check(kube, process, namespace) for process in NEEDED if process != HUB]
-            return await perform(checks, limit_s=limit_s)
+            return [
+                await attempt("permissions", check(kube, process, namespace), API_SERVER, limit_s=limit_s)
+                for process in NEEDED
+                if process != HUB
+            ]
     except (ModuleNotFoundError, OSError, SettingsError) as error:
         do = "run the doctor in the proxy driver's container"
         return [("permissions", warning(f"the sidecars' permissions are not known: {error}", do))]
 
 
-def check(kube: "Kube", process: str, namespace: str) -> Check:
-    async def permissions() -> Finding:
-        from cloud.kube import may
+async def check(kube: "Kube", process: str, namespace: str) -> Finding:
+    from cloud.kube import may
 
-        asked = [
-            (rule, it, verb) for rule in NEEDED[process] for it in rule.resources.split() for verb in rule.verbs.split()
-        ]
-        allowed = await asyncio.gather(
-            *(
-                may(kube, verb, one, (rule.namespace or namespace) if one.startswith(("leases.", "configmaps")) else "")
-                for rule, one, verb in asked
-            )
+    asked = [
+        (rule, it, verb) for rule in NEEDED[process] for it in rule.resources.split() for verb in rule.verbs.split()
+    ]
+    allowed = await asyncio.gather(
+        *(
+            may(kube, verb, one, (rule.namespace or namespace) if one.startswith(("leases.", "configmaps")) else "")
+            for rule, one, verb in asked
         )
-        return _verdict(process, [one for one, is_allowed in zip(asked, allowed, strict=True) if not is_allowed])
-
-    return Check("permissions", permissions, API_SERVER)
-
-
-def _verdict(process: str, denied: Sequence[tuple[Rule, str, str]]) -> Finding:
+    )
+    denied = [one for one, is_allowed in zip(asked, allowed, strict=True) if not is_allowed]
     if not denied:
         return ok(f"the ServiceAccount has all permissions that {process} needs")
     missing = "; ".join(f"{verb} {one}{rule.only_for and f' (for {rule.only_for})'}" for rule, one, verb in denied)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cli.doctor import csi_probe
-from cli.doctor.finding import Check, Finding, Level, Result, ok, perform, warning, wrong
+from cli.doctor.finding import Finding, Level, Result, attempt, ok, warning, wrong
 from cli.doctor.sockets import check_socket, connections
 from common.reports import GET_PLUGIN_CAPABILITIES, Answer, is_node_only
 from common.status import Code, Status, code_name
@@ -22,21 +22,19 @@ async def examine(socket: Path, *, limit_s: float) -> list[Result]:
     first = check_socket(socket, start=f"csi-bridge driver, with --endpoint=unix://{socket}")
     if first.level is Level.WRONG:
         return [("socket", first)]
-
-    async def driver() -> Finding:
-        said, is_ready = await csi_probe.identify(socket)
-        asked, body = await csi_probe.call(socket, GET_PLUGIN_CAPABILITIES)
-        if is_node_only(Answer(asked.code, body=body or b"")):
-            return warning(
-                f"driver {said.name} says that it has no controller: of all sidecars, only csi-attacher works",
-                _NODE_ONLY,
-            )
-        status, _ = await csi_probe.call(socket, csi_probe.GET_CAPACITY)
-        return check_driver(said.name, status, is_known=is_ready)
-
     do = "see that csi-bridge driver serves this socket and nothing else does; look at its log"
-    sidecars = ("sidecars", check_sidecars(connected, socket))
-    return await perform([("socket", first), sidecars, Check("driver", driver, do)], limit_s=limit_s)
+    driver = await attempt("driver", _check_socket(socket), do, limit_s=limit_s)
+    return [("socket", first), ("sidecars", check_sidecars(connected, socket)), driver]
+
+
+async def _check_socket(socket: Path) -> Finding:
+    said, is_ready = await csi_probe.identify(socket)
+    asked, body = await csi_probe.call(socket, GET_PLUGIN_CAPABILITIES)
+    if is_node_only(Answer(asked.code, body=body or b"")):
+        what = f"driver {said.name} says that it has no controller: of all sidecars, only csi-attacher works"
+        return warning(what, _NODE_ONLY)
+    status, _ = await csi_probe.call(socket, csi_probe.GET_CAPACITY)
+    return check_driver(said.name, status, is_known=is_ready)
 
 
 def check_sidecars(connected: int, socket: Path) -> Finding:

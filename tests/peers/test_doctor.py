@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.doctor import cluster, permissions
-from cli.doctor.finding import Level, perform
+from cli.doctor.finding import Level
 from cloud.kube import connect
 from tests.kit.deployed import objects
 from tests.kit.pages import node
@@ -97,6 +97,5 @@ async def test_the_sidecars_permissions_are_those_of_their_service_account(
         kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", account))
         async with connect(kubeconfig) as kube:
             sidecars = permissions.NEEDED.keys() - {permissions.HUB}
-            checks = [permissions.check(kube, sidecar, "csi-bridge") for sidecar in sidecars]
-            levels[account] = {finding.level for _, finding in await perform(checks, limit_s=30.0)}
+            levels[account] = {(await permissions.check(kube, it, "csi-bridge")).level for it in sidecars}
     assert levels == {"csi-bridge-driver": {Level.OK}, "csi-bridge-hub": {Level.WARNING}}

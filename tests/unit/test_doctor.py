@@ -16,10 +16,10 @@ from cli.doctor import command
 from cli.doctor.agent import check_link, check_volumes
 from cli.doctor.certificates import check_certificate
 from cli.doctor.cluster import POLICIES, check_classes
-from cli.doctor.cluster import checks_of as cluster_checks
+from cli.doctor.cluster import check as check_cluster
 from cli.doctor.command import as_json, show
 from cli.doctor.disk import check_directory, check_room, check_state
-from cli.doctor.finding import Check, Level, ok, perform, warning, wrong
+from cli.doctor.finding import Level, attempt, ok, warning, wrong
 from cli.doctor.hub import checks_of as hub_checks
 from cli.doctor.hub import surroundings
 from cli.doctor.permissions import HUB, NEEDED, check
@@ -32,6 +32,7 @@ from cloud.admission import Role
 from cloud.kube import KubeError, Resource
 from common.errors import BridgeError, first_of
 from common.pages.agent import AgentStatus, NodeVolumes
+from common.pages.json_form import encode
 from common.status import Code, Status
 from common.tls import TlsFiles
 from common.version import SOFTWARE
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 # -------------------- findings --------------------
 
 
-async def test_checks_are_made_in_order_and_one_that_fails_hides_no_other() -> None:
+async def test_a_check_that_fails_hides_no_other() -> None:
     async def fail() -> Finding:
         raise ValueError("a bug")
 
@@ -63,13 +64,15 @@ async def test_checks_are_made_in_order_and_one_that_fails_hides_no_other() -> N
     async def refuse() -> Finding:
         raise BridgeError("nobody answers")
 
-    failing = [Check("b", fail, ""), Check("c", hang, "look"), Check("d", refuse, "look at it")]
-    found = await perform([("a", ok("well")), *failing, ("e", ok("well"))], limit_s=0.01)
-    assert [name for name, _ in found] == ["a", "b", "c", "d", "e"]
-    assert (found[0][1], found[4][1]) == (ok("well"), ok("well"))
-    assert found[1][1].what == "the check itself failed: ValueError('a bug')"
-    assert found[2][1] == wrong("there was no answer within 0.01 s; a longer --timeout may help", "look")
-    assert found[3][1] == wrong("nobody answers", "look at it")
+    async def pass_() -> Finding:
+        return ok("well")
+
+    assert await attempt("a", pass_(), "", limit_s=0.01) == ("a", ok("well"))
+    name, failed = await attempt("b", fail(), "", limit_s=0.01)
+    assert (name, failed.what) == ("b", "the check itself failed: ValueError('a bug')")
+    late = wrong("there was no answer within 0.01 s; a longer --timeout may help", "look")
+    assert await attempt("c", hang(), "look", limit_s=0.01) == ("c", late)
+    assert await attempt("d", refuse(), "look at it", limit_s=0.01) == ("d", wrong("nobody answers", "look at it"))
 
 
 def test_of_many_names_some_are_listed() -> None:
@@ -109,7 +112,7 @@ def test_where_nothing_runs_the_doctor_says_where_it_looked(
 
 
 def test_a_report_for_programs_is_flat() -> None:
-    told = json.loads(as_json(REPORT))
+    told = json.loads(encode(as_json(REPORT)))
     assert (told["ok"], told["warning"], told["wrong"]) == (1, 1, 1)
     assert told["findings"][2] == {
         "at": "edge agent at /e", "check": "link", "level": "wrong", "what": "none", "do": "mend it",
@@ -465,7 +468,7 @@ async def looked_at(
     cluster: Cluster, *nodes: NodeStatus, proxies: Mapping[str, str] | None = None, as_hub: bool = False
 ) -> dict[str, Finding]:
     lease_in = "csi-bridge" if as_hub else ""
-    return dict(await perform(cluster_checks(cluster, nodes, proxies or {}, lease_in=lease_in), limit_s=5.0))
+    return dict(await check_cluster(cluster, nodes, proxies or {}, lease_in=lease_in, limit_s=5.0))
 
 
 async def test_a_cluster_that_refuses_is_told_with_its_words() -> None:
@@ -538,7 +541,7 @@ async def test_a_permission_of_the_hub_is_wrong_when_it_is_missing_also_one_to_w
 
 async def test_a_missing_permission_of_a_sidecar_is_a_warning_that_names_it() -> None:
     cluster = Cluster(denied=("update persistentvolumeclaims",))
-    (found,) = [it for _, it in await perform([check(cluster, "csi-provisioner", "kube-node-lease")], limit_s=5.0)]
+    found = await check(cluster, "csi-provisioner", "kube-node-lease")
     assert (found.level, found.what) == (
         "warning",
         (
