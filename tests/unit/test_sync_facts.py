@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import ClaimStatus
 from cloud.sync import fact_table
 from cloud.sync.fact_kinds import MOST_FACT_BYTES, Fact
+from cloud.sync.fact_quota import FactQuota
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
@@ -412,6 +414,17 @@ async def test_facts_about_objects_that_a_node_may_not_have_take_a_small_part_of
     await to.store("n1", claim("2Gi", version="2"))
     await to.store("n2", stray(7, padding=3_000))
     assert table.problems() == []
+
+
+def test_a_node_with_many_facts_holds_the_hub_up_no_longer_at_each_next_one() -> None:
+    quota = FactQuota()
+    for number in range(1_000):
+        quota.put("n1", Ref("Pod", "default", f"p{number}"), 200, stray=True)
+    began_s = time.process_time()
+    for number in range(1_000):
+        for kind in ("Node", "Pod"):
+            quota.check("n1", Ref(kind, "default", f"q{number}"), 200, stray=kind == "Pod")
+    assert time.process_time() - began_s < 0.25
 
 
 async def test_a_fact_stays_small_change_once_its_object_is_known(tables: Tables) -> None:
