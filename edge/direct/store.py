@@ -147,11 +147,12 @@ class DirectVolumeStore:
         return content
 
     def _write(self, place: Path, content: bytes) -> None:
-        _make_dirs(place)
+        _make_dirs(self.root)
         new = self.root / f"{_NEW}{secrets.token_hex(8)}"
         try:
             with opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE) as file:
                 os.write(file, content)
+            _make_dirs(place)  # last: a volume with a directory counts as told, also if /run is full now
             new.rename(place / MOUNT_INFO)
         finally:
             new.unlink(missing_ok=True)

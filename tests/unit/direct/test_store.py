@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import struct
@@ -176,6 +177,18 @@ def test_a_directory_without_a_file_gets_one(store: DirectVolumeStore) -> None:
     assert store.device(PATH) is None
     put(store)
     assert store.device(PATH) == EXT4.device
+
+
+def test_a_volume_that_cannot_be_written_is_not_taken_for_one_that_a_guest_may_use(
+    store: DirectVolumeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_file: int, _content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("edge.direct.store.os.write", full)
+    with pytest.raises(Uncertain, match="No space left on device"):
+        put(store)
+    assert store.volume_paths() == []
 
 
 def test_what_a_killed_process_left_is_swept(store: DirectVolumeStore) -> None:
