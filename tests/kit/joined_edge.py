@@ -51,7 +51,7 @@ class Node:
         )
 
     def make_due(self) -> None:
-        """Let its certificate look old enough to be renewed at the agent's start."""
+        """Let its certificate of a minute look old enough to be renewed when the agent looks next."""
         path = Identity(self.state_dir).files.cert
         os.utime(path, (path.stat().st_atime, time.time() - 250.0))
 
