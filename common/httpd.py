@@ -87,7 +87,7 @@ class _Handler(MetricsHandler):
         elif self.command not in {"GET", "HEAD"}:
             self._answer(405, "use GET")
         elif path == "/metrics":
-            super().do_GET()
+            self._answer_metrics()
         else:
             is_ready, why = self._ask(self.checks[path])
             self._answer(*((200, "ok") if is_ready else (503, why)))
@@ -98,6 +98,16 @@ class _Handler(MetricsHandler):
         super().end_headers()
         if self.command == "HEAD":
             self.wfile = io.BytesIO()  # the body goes nowhere
+
+    def _answer_metrics(self) -> None:
+        if self.command == "HEAD" or self.request_version == "HTTP/0.9":
+            super().do_GET()
+            return
+        client, self.wfile = self.wfile, io.BytesIO()
+        super().do_GET()
+        head, end, body = self.wfile.getvalue().partition(b"\r\n\r\n")
+        # The library leaves the length out, and without it an answer that is cut looks whole.
+        client.write(b"%s\r\nContent-Length: %d%s%s" % (head, len(body), end, body))
 
     def _answer(self, status: int, text: str) -> None:
         body = f"{text}\n".encode()

@@ -73,6 +73,16 @@ def test_metrics_show_what_was_counted(endpoint: HttpEndpoint, metrics: Metrics)
     assert 'csi_plugin_operations_seconds_count{driver_name="d.example",grpc_status_code="OK"' in text
 
 
+@pytest.mark.parametrize("headers", [{}, {"Accept-Encoding": "gzip"}])
+def test_metrics_say_their_length_so_that_a_cut_answer_does_not_look_whole(
+    endpoint: HttpEndpoint, headers: dict[str, str]
+) -> None:
+    with closing(http.client.HTTPConnection(*endpoint.address, timeout=20)) as connection:
+        connection.request("GET", "/metrics", headers=headers)
+        response = connection.getresponse()
+        assert response.headers["Content-Length"] == str(len(response.read()))
+
+
 def test_readiness_is_the_process_s_own_answer_with_its_reason_and_a_live_process_is_healthy_without_it(
     endpoint: HttpEndpoint, health: Health
 ) -> None:
