@@ -436,6 +436,7 @@ class Learner:
             self._listing = _parts(in_buckets(self._held, said.buckets))
         else:
             self._state = _State.TELLING
+        self._held = {}  # a stream lasts as long as its link, and a hub has one for each node
 
     def _on_change(self, said: Change) -> None:
         self._seq += 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from common.digest import BUCKETS, bucket_of, differing, digest_of
@@ -115,6 +118,23 @@ def test_what_came_and_went_before_it_was_told_is_not_told(tell: bool) -> None:
     world.put(pod("a"))
     world.drop(pod("a").ref, tell=tell)
     assert told(world) == []
+
+
+class Copied(dict[Ref, Stamp]):
+    """A copy's stamps, as a hub makes them for one stream. A weak reference can follow it, unlike a dict."""
+
+
+@pytest.mark.parametrize("buckets", [b"", bytes(range(BUCKETS))], ids=["nothing differs", "all differs"])
+def test_a_learner_keeps_no_list_of_its_objects_once_they_are_compared(buckets: bytes) -> None:
+    held = Copied({pod(name).ref: pod(name).stamp for name in "abc"})
+    kept, learner = weakref.ref(held), Learner(held)
+    del held
+    learner.next_message()
+    learner.receive(encode(Differ(buckets)))
+    while learner.next_message():
+        pass
+    gc.collect()
+    assert kept() is None
 
 
 # ---- in step ---------------------------------------------------------------------------------------------------------
