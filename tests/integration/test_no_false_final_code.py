@@ -139,13 +139,13 @@ def test_what_is_no_answer_of_the_vendors_is_unavailable_and_names_the_driver(
 ) -> None:
     vendor, sidecar = broken
     vendor.on("CreateVolume", BROKEN[what])
-    first, second = (sidecar.call("CreateVolume", create(name)).refusal for _ in range(2))
+    refusals = [sidecar.call("CreateVolume", create(name)).refusal for _ in range(2)]
     vendor.as_usual("CreateVolume")
-    code, message = first
-    assert code is Code.UNAVAILABLE, message
-    assert message.startswith("driver vendor.test on edge node n1: ")
-    assert message.endswith("; look at the driver's log there")
-    assert first == second
+    # Of a driver that dies, the agent sees the status first, or the end of the connection.
+    for code, message in refusals:
+        assert code is Code.UNAVAILABLE, message
+        assert message.startswith("driver vendor.test on edge node n1: ")
+        assert message.endswith("; look at the driver's log there")
     assert sidecar.call("CreateVolume", create(name)).answer == volume(name)
 
 
