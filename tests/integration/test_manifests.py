@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -257,12 +258,11 @@ def write_many(directory: Path) -> None:
 
 async def test_the_loop_goes_on_while_ten_thousand_objects_are_read(directory: Path) -> None:
     write_many(directory)
-    longest = 0.0
-    loop = asyncio.get_running_loop()
+    longest = 0.0  # of the loop's own turns, in CPU seconds of its thread: other processes do not count
     async with running(manifests_of(directory)) as closures:
-        last = loop.time()
+        last = time.thread_time()
         while not closures.is_ready:
             await asyncio.sleep(0.005)
-            longest, last = max(longest, loop.time() - last), loop.time()
+            longest, last = max(longest, time.thread_time() - last), time.thread_time()
         assert len(closures.stamps("n1")) == 7_500 + 1
     assert longest < 2.0  # a tenth of a second on the machine that it was written on
