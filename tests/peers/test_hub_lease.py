@@ -224,7 +224,10 @@ def test_a_call_that_a_silent_leader_holds_ends_when_the_next_hub_leads_and_its_
     pair: Pair, short_dir: Path, tmp_path: Path, served: str
 ) -> None:
     """Nobody dials, and nobody waits for the keepalive of the link."""
-    pair.agent.process.command.append("--keepalive=60s")
+    for member in (pair.agent, pair.second):
+        member.process.command.append("--keepalive=60s")
+    pair.second.kill()
+    pair.second.start()
     at = short_dir / served if served else None
     with vendor_behind(pair, short_dir, tmp_path, "--keepalive=60s", socket=at) as (vendor, proxy, sidecar):
         for member in (pair.agent, proxy):
