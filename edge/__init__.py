@@ -11,7 +11,7 @@ Read in this order. Calls:
 * `hub_call`: one call of the hub's, from its request to its delivered answer.
 * `operations`: joins retries to running calls; ends calls that take too long.
 * `controller_lease`: what an agent without its hub may still do with storage that every node reaches.
-* `drivers`, `driver_call`: one vendor's driver on its socket; one call to it.
+* `drivers`, `driver_call`: one vendor's driver on its socket; the end of a call to it.
 
 Volumes of pods, where no kubelet serves the node:
 
