@@ -55,7 +55,7 @@ class HubPages:
             problems=[problem[:_PROBLEM_CHARS] for problem in self._problems()],
             drivers=list(self._parts.hub.proxy_drivers()),
             elections=self._parts.placement.elections.describe(),
-            refused=self._parts.refusals.all(),
+            refused=self._parts.hub.refusals.all(),
             ending=[*self._ends.problems(), *ending(self._parts.hub.peer_terms(), time.time())],
             settings=as_texts(self._settings),
         )

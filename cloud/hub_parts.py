@@ -19,7 +19,6 @@ from cloud.placement.claims import Claims
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.records.records import Records
-from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import SyncPart
 from cloud.trust.credentials import Credentials
@@ -76,7 +75,7 @@ class HubParts:
                 absences.of, lambda node: self.fences.is_fenced(node) or sync.mounts.is_out_of_service(node)
             )
         self.guard = MountGuard(nodes, sync.mounts, absences, self.fences)
-        self.calls, self.refusals = NodeCalls(knows=nodes.knows), Refusals()
+        self.calls = NodeCalls(knows=nodes.knows)
         metrics.oldest_calls = self.calls.slow
         self.orders = Orders(
             nodes, self.placement, self.reports, sync.sync, trust, calls=self.calls, incarnation=incarnation
@@ -98,7 +97,6 @@ class HubParts:
             still_leads=records.still_leads,
             incarnation=incarnation,
             credentials=trust,
-            refusals=self.refusals,
             metrics=metrics,
             insecure=settings.tls_cert is None,
         )

@@ -68,7 +68,7 @@ class JoinPart:
             terms,
             denied=trust.denied,
             knows=parts.nodes.knows,
-            turned_away=parts.hub.failed,
+            turned_away=parts.hub.refusals.add_nameless,
         )
         self._links = JoinLinks(self._enrolment)
         parts.incarnation.sign = self._signer.secret(SIGNED)

@@ -65,7 +65,7 @@ class Standby(LinkHandler):
         """Nothing is open yet. Without a `lease`, the hub has no other beside it."""
         self.on_listen: Callable[[], None] = lambda: None
         self.hello = introduce("hub", settings.name, instance=secrets.token_hex(8))
-        self._settings, self._tls, self._lease = settings, tls, lease
+        self._settings, self._tls, self._metrics, self._lease = settings, tls, metrics, lease
         self._insecure = settings.tls_cert is None
         self.ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
         self._refusals = Refusals()
@@ -136,7 +136,7 @@ class Standby(LinkHandler):
             for key in list(islice(self._links, _SLICE)):
                 self._links.pop(key).give(hub)
             await asyncio.sleep(0)
-        self._hub, self._pages = hub, pages
+        self._hub, self._pages, self._refusals = hub, pages, hub.refusals
         for listener in self._listeners:
             if listener.pages is not None:
                 listener.pages = pages
@@ -226,19 +226,14 @@ class Standby(LinkHandler):
         return f"this hub is a standby, and only the hub that leads takes calls and orders: {self._why}"
 
     def refused(self, link: Link, reason: str, message: str) -> None:
-        """Note that a connection ended before its hello."""
-        if self._hub is not None:
-            self._hub.refused(link, reason, message)
-        else:
-            log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=stranger(link))
-            self.failed(link.peer_identity.address, reason, f"no hello: {message}")
+        """Note that a connection ended before its hello: also for the hub that leads, which gets none of these."""
+        self._metrics.link_down(reason)
+        log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=stranger(link))
+        self.failed(link.peer_identity.address, reason, f"no hello: {message}")
 
     def failed(self, address: str, reason: str, why: str) -> None:
         """Note for operators that a connection ended before its hello (`common.listener.OnFailed`)."""
-        if self._hub is not None:
-            self._hub.failed(address, reason, why)
-        else:
-            self._refusals.add_nameless(address, reason, why)
+        self._refusals.add_nameless(address, reason, why)
 
     def closed(self, link: Link, _reason: str, message: str) -> None:
         """Forget a link that is gone."""

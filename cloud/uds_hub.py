@@ -76,7 +76,6 @@ class Hub(LinkHandler):
         still_leads: Callable[[], Awaitable[None]],
         incarnation: Incarnation,
         credentials: Credentials,
-        refusals: Refusals,
         metrics: Metrics,
         insecure: bool,
     ) -> None:
@@ -86,11 +85,10 @@ class Hub(LinkHandler):
         incarnation.announce = self._announce
         self._calls = calls
         self._credentials = credentials
-        self._refusals = refusals
+        self.refusals = Refusals()
         self._metrics = metrics
         self._insecure = insecure
         self._links: dict[Link, None] = {}  # a dict keeps their order
-        self._first_end = math.inf  # no certificate of a link ends before, in seconds since the epoch
         self._draining = False
         self._still_leads = still_leads
         self._pings: dict[Link, int] = {}  # of the agents' leases: the last one on each link, until it is answered
@@ -115,12 +113,11 @@ class Hub(LinkHandler):
         try:
             link.context = self._admit(link)
         except HandshakeRefused as refusal:
-            turn_away(link, refusal, self._refusals)
+            turn_away(link, refusal, self.refusals)
             return
         link.may_send, link.before_pong = self._nodes.leads, self._pinged
-        self._refusals.settle(link)
+        self.refusals.settle(link)
         self._links[link] = None
-        self._first_end = min(self._first_end, _end_of(link))
         self._welcome(link)
         self._metrics.link_ups.inc()
         log.log(
@@ -223,9 +220,9 @@ class Hub(LinkHandler):
                 self._end(link, unfit)
 
     def end_expired(self) -> None:
-        if self._credentials.is_past(self._first_end):
+        ends = (link.peer_identity.not_after for link in self._links)
+        if self._credentials.is_past(min(filter(None, ends), default=math.inf)):
             self.end_unfit()
-            self._first_end = min((_end_of(link) for link in self._links), default=math.inf)
 
     def _end(self, link: Link, unfit: HandshakeRefused) -> None:
         role, name, address = link.context.role, link.peer.name, link.peer_identity.address
@@ -239,14 +236,6 @@ class Hub(LinkHandler):
             why=unfit.shown,
         )
         link.goodbye(unfit.reason, unfit.why)
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        self._metrics.link_down(reason)
-        log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=stranger(link))
-        self.failed(link.peer_identity.address, reason, f"no hello: {message}")
-
-    def failed(self, address: str, reason: str, why: str) -> None:
-        self._refusals.add_nameless(address, reason, why)
 
     def closed(self, link: Link, reason: str, message: str) -> None:
         # If the peer knows another leader, the hub asks at once who leads.
@@ -369,10 +358,6 @@ def stranger(link: Link) -> dict[str, str]:
 def _admitted(link: Link) -> dict[str, str]:
     """The `extra` of a line about a peer that the hub has admitted."""
     return of_peer(f"{link.context.role} {link.peer.name}")
-
-
-def _end_of(link: Link) -> float:
-    return link.peer_identity.not_after or math.inf
 
 
 def _level(link: Link) -> int:
