@@ -17,7 +17,6 @@ from enum import StrEnum
 
 from common.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI
 from common.errors import CallError, HandshakeRefused
-from common.link import Link
 from common.messages import Hello, Reason
 from common.parsers import LONGEST_NAME_CHARS, is_name
 from common.peer import CLIENT_AUTH, Peer
@@ -82,12 +81,6 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
     elif not insecure:
         _check_certificate(role, hello.name, peer)
     return role
-
-
-def check_driver(link: Link, driver: str) -> None:
-    """An operator may call and watch every driver, a proxy driver its own."""
-    if link.context.role is Role.DRIVER and driver != link.peer.name:
-        raise foreign_driver(link.peer.name, driver)
 
 
 def foreign_driver(proxy: str, driver: str) -> CallError:

@@ -410,7 +410,7 @@ class Call(Account, Receiver):
         ask, send, attempt, claims = self._ask, self._send, self._attempt, self._calls.placement.claims
         if attempt is None:
             is_end = status.ok and send.ends and not ask.name
-            settles = send.keeping is Keeping.FIRST and not send.is_placed
+            settles = send.keeping is Keeping.FIRST and not ask.is_placed
             return claims.deleted(ask.driver, send.node, send.ends, settles=settles) if is_end else None
         was_kept = attempt.claim.is_kept
         if send.keeping is Keeping.OPEN:
@@ -421,7 +421,7 @@ class Call(Account, Receiver):
         elif send.keeping is Keeping.LATE:  # `released` ends the attempt
             return None
         else:
-            if send.is_placed or send.has_own_ids:
+            if ask.is_placed or send.has_own_ids:
                 foreign, book = self._calls.placement.foreign, claims.book(ask.driver)
                 try:
                     foreign.check(ask.driver, ask.name, send.node, book, self._made)
@@ -470,7 +470,7 @@ class Call(Account, Receiver):
         if not in_doubt:
             self._calls.placement.foreign.settle(ask.driver, ask.name, send.node)
         self._end(in_doubt=in_doubt)
-        if outcome.must_wait(send, is_open=attempt.claim.is_open, in_doubt=in_doubt):
+        if outcome.must_wait(ask, send, is_open=attempt.claim.is_open, in_doubt=in_doubt):
             raise NameElsewhere(ask.driver, ask.name, send.node, "a topology that this node does not have")
 
     def _release(self, attempt: Attempt, *, is_taken: bool) -> None:

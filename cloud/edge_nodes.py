@@ -82,6 +82,7 @@ _CONFLICT_S = 3 * LONGEST_REDIAL_S
 # After this time since its hello, an agent has asked all its drivers. Before, its report may lack some.
 _ASKED_S = 30.0
 LONGEST_LEASE_S = 86_400  # the longest `--controller-lease`
+DRIFT: Final = 1.01  # by this factor an agent's clock may be slower than the hub's; quartz is better than 0.1 %
 
 # Refused drivers that are remembered of a node, apart from drivers that counted before, and drivers with too long
 # answers that are shown. A hostile node can invent thousands.

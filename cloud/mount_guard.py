@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from cloud.absences import Absences
-from cloud.edge_nodes import Nodes
+from cloud.edge_nodes import DRIFT, Nodes
 from cloud.fences import Fences
 from cloud.mounts import Mounts
 from cloud.sync.fact_kinds import name_in_use
@@ -46,14 +46,8 @@ from common.reports import NODE_GET_INFO
 
 log = logging.getLogger("csi_bridge.hub.fences")
 
-DRIFT: Final = 1.01
-"""The factor by which an agent's clock may be slower than the hub's. Quartz clocks are better than 0.1 %."""
-
-WATCHDOG_DRIFT: Final = 1.1
-"""The same for a watchdog, which counts with an oscillator of its own, and often in coarse steps."""
-
-RESET_S: Final = 5.0
-"""From the end of that time until the machine writes nothing more: the reset, and what its adapters still have."""
+WATCHDOG_DRIFT: Final = 1.1  # as `DRIFT`: a watchdog has an oscillator of its own, and often counts in coarse steps
+RESET_S: Final = 5.0  # from the end of that time until the machine writes nothing more, its adapters included
 
 _MOST_NOTED: Final = 10_000  # Fenced volumes that are noted in the log once. Above that, the notes begin anew.
 _SHOWN_CHARS = 200  # of an id in a message

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from cloud.admission import check_driver
+from cloud.admission import foreign_driver
 from cloud.edge_nodes import Nodes
 from cloud.placement.placement import Placement
 from common.errors import KnowledgeLost, MessageTooLarge, NoRoute, NotCarried
@@ -49,7 +49,8 @@ class ReportStreams:
         """Send a proxy driver the Identity and capabilities of its driver, now and at each change."""
         assert stream.opened is not None
         driver, wanted = stream.opened.subject, stream.opened.node
-        check_driver(stream.link, driver)
+        if driver != stream.link.peer.name:
+            raise foreign_driver(stream.link.peer.name, driver)
         changed = asyncio.Event()
         watchers = self._watchers.setdefault(driver, set())
         if len(watchers) >= _MOST_WATCHES:

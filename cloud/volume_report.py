@@ -23,6 +23,7 @@ from cloud.mounts import present_claim
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from cloud.sync.fact_table import FactTable
+from cloud.unique_segments import HOSTNAME
 from common.node_selector import choices, selects
 from common.pages.hub import VolumeStatus
 from common.pod_fact import MOUNTED, UNMOUNTED, ToldVolume, VolumeState, condition, read_volumes, shorten
@@ -36,7 +37,6 @@ _POD = "Pod"
 _VOLUME = "PersistentVolume"
 _ATTACHMENT = "VolumeAttachment"
 _NODE = "Node"
-_HOSTNAME = "kubernetes.io/hostname"  # A node without a Node object counts as having its name as this label
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ def _told(pod: Body, fact: Fact | None) -> tuple[Mapping[str, ToldVolume], ToldV
 
 
 class _Nodes:
-    """Finds nodes by name and by label. A node without a Node object has only its name."""
+    """Finds nodes by name and by label. A node without a Node object has only its name, also as its `HOSTNAME`."""
 
     def __init__(self, source: Source) -> None:
         bodies = {ref.name: source.body(ref) or {} for ref in source.refs(_NODE)}
@@ -182,7 +182,7 @@ class _Nodes:
         return min(narrowed, key=len, default=self._labels.keys())
 
     def _labels_of(self, name: str) -> Mapping[str, str]:
-        return {NODE_SEGMENT: name, **self._labels.get(name, {_HOSTNAME: name})}
+        return {NODE_SEGMENT: name, **self._labels.get(name, {HOSTNAME: name})}
 
     def _with(self, key: str, value: str) -> Iterable[str]:
         if key not in self._by_label:
@@ -191,5 +191,5 @@ class _Nodes:
                 if key in labels:
                     known[labels[key]].add(name)
         found = self._by_label[key].get(value, set())
-        named = key == NODE_SEGMENT or (key == _HOSTNAME and value not in self._labels)
+        named = key == NODE_SEGMENT or (key == HOSTNAME and value not in self._labels)
         return found or ([value] if named else [])

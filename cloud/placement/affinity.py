@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from cloud.kinds.fields import part
 from cloud.kinds.persistentvolumes import handle_of
 from cloud.placement.fleet import Fleet, Member
 from cloud.sources.index import Index
 from cloud.sources.source import Source
+from cloud.unique_segments import HOSTNAME
 from common.node_selector import choices, selects
 from common.objects import Ref
-
-HOSTNAME: Final = "kubernetes.io/hostname"  # the label that static volumes on a node's own disk are bound by
 
 _Terms = Sequence[Mapping[str, Any]]  # NodeSelectorTerms
 

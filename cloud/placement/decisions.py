@@ -93,7 +93,6 @@ class Send(NamedTuple):
 
     node: str
     member: Member | None  # its reports; None if it has not reported the driver
-    is_placed: bool = False  # whether the hub chose the node, because each node has volumes of its own
     keeping: Keeping = Keeping.NEVER  # when the records learn of the outcome
     ends: tuple[Thing, ...] = ()  # the ids that are recorded as deleted after a success
     segment: Segment = Segment.AS_IS  # how the topology in it changes

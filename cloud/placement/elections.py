@@ -20,7 +20,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from cloud.edge_nodes import Nodes
+from cloud.edge_nodes import DRIFT, Nodes
 from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, others, why_nobody
 from cloud.placement.claim import Claim
 from cloud.placement.claims import Claims
@@ -41,9 +41,6 @@ LEAST_S: Final = 1.0
 _NO_CONTROLLER: Final = "has the driver without a controller"
 
 MARGIN_S: Final = 5.0  # added to an agent's lease: its timers may be late by this time
-
-# The factor by which an agent's clock may be slower than the hub's. Quartz clocks are better than 0.1 %.
-DRIFT: Final = 1.01
 
 
 class Elections:

@@ -47,11 +47,11 @@ def stays_open(status: Status, *, is_create: bool) -> bool | None:
     return None if status.origin == Origin.UNSENT else True
 
 
-def must_wait(send: Send, *, is_open: bool, in_doubt: bool | None) -> bool:
+def must_wait(ask: Ask, send: Send, *, is_open: bool, in_doubt: bool | None) -> bool:
     """Whether the caller must not get a create's error, because a sidecar would forget an earlier create's volume.
 
     That is so if the vendor refused a topology that its node is not in, and an earlier create of the name is open. The
     caller gets the error all the same if it chose the node itself, or if the hub does not know the node's topology. In
     these cases the vendor may have answered the earlier request.
     """
-    return in_doubt is None and is_open and send.is_placed and send.member is not None and send.member.tells_segments
+    return in_doubt is None and is_open and ask.is_placed and send.member is not None and send.member.tells_segments

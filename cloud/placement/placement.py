@@ -150,7 +150,7 @@ class Placement:
         if ends and isinstance(found, Send):
             self.inventories.sent(driver, ends)
             book.deletions += len(found.ends) < len(ends)
-            if found.is_placed and not found.ends:
+            if ask.is_placed and not found.ends:
                 what = ", ".join(map(str, ends))
                 log.warning("no edge node of driver %s has %s: node %s answers its deletion", driver, what, found.node)
         return ask, found

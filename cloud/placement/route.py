@@ -230,7 +230,7 @@ def _local(ask: Ask, now: View, holders: Sequence[str]) -> Send | AskAll:
     member = now.fleet.members.get(node)
     keeping = Keeping.FIRST if asked.name or ends else Keeping.NEVER
     segment = _segment(member, ask.mode)
-    return Send(node, member, is_placed=True, keeping=keeping, ends=ends, segment=segment)
+    return Send(node, member, keeping=keeping, ends=ends, segment=segment)
 
 
 def _node_for_create(ask: Ask, now: View, holders: Sequence[str]) -> str:
@@ -359,7 +359,7 @@ def _list(ask: Ask, now: View) -> Send | AskAll:
     if not fleet.members or (len(fleet) == 1 and at is None):
         node = only_node(ask.driver, "", now.fleet.members, now)
         member = fleet.members.get(node)
-        return Send(node, member, is_placed=True, segment=_segment(member, ask.mode))
+        return Send(node, member, segment=_segment(member, ask.mode))
     if token and (at is None or (at.own and at.node not in fleet.members)):
         raise TokenUnknown(ask.method)
     nodes = list(fleet.members)
@@ -369,7 +369,7 @@ def _list(ask: Ask, now: View) -> Send | AskAll:
 
 def _sends(ask: Ask, fleet: Fleet, nodes: Iterable[str]) -> tuple[Send, ...]:
     found = ((node, fleet.members[node]) for node in nodes)
-    return tuple(Send(node, member, is_placed=True, segment=_segment(member, ask.mode)) for node, member in found)
+    return tuple(Send(node, member, segment=_segment(member, ask.mode)) for node, member in found)
 
 
 def _segment(member: Member | None, mode: str) -> Segment:

@@ -60,7 +60,7 @@ def refusing(node: str) -> Fleet:
 
 def test_a_create_that_the_hub_places_is_claimed_first_and_its_topology_goes_to_no_vendor_without_one() -> None:
     decision = decided("CreateVolume", create("pvc-1", on("n2")), Book())
-    assert decision == Send("n2", FLEET.members["n2"], is_placed=True, keeping=Keeping.FIRST, segment=Segment.ADDED)
+    assert decision == Send("n2", FLEET.members["n2"], keeping=Keeping.FIRST, segment=Segment.ADDED)
 
 
 @pytest.mark.parametrize(("mode", "keeping"), [(Mode.PINNED, Keeping.LATE), ("", Keeping.FIRST)])
