@@ -16,7 +16,7 @@ Rules:
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Final
@@ -57,19 +57,16 @@ class Fences:
         records: Records,
         absences: Absences,
         mounts: Mounts,
-        settle_earlier: Callable[[str], Awaitable[None]],
         *,
         joined: Callable[[str], str],
         now: Callable[[], float] = time.time,
     ) -> None:
         """Read the records.
 
-        `settle_earlier` forgets what earlier machines of a node had in use; it raises OSError. `joined` says when the
-        present machine of a node joined, and from where (`Generations.joined`); may be empty.
+        `joined` says when the present machine of a node joined, and from where (`Generations.joined`); may be empty.
         """
-        self._records = records
-        self._absences, self._mounts, self._now = absences, mounts, now
-        self._settle_earlier, self._joined = settle_earlier, joined
+        self._records, self._absences, self._mounts = records, absences, mounts
+        self._joined, self._now = joined, now
         self._fences = {it.node: it for it in records.take(Kind.FENCE, _read)}
         records.watch(Kind.FENCE, lambda key: self._change(*key))
 
@@ -77,6 +74,10 @@ class Fences:
         """Whether an operator takes a node for dead, and it has shown no sign of life since."""
         fence = self._fences.get(node)
         return fence is not None and fence.mark == self._absences.mark(node)
+
+    def is_given_up(self, node: str) -> bool:
+        """Whether a node's mounts do not count any more: it is fenced, or its Node has the taint out-of-service."""
+        return self.is_fenced(node) or self._mounts.is_out_of_service(node)
 
     async def fence(self, order: Fence, by: str) -> Done:
         """Take a node for dead. Raises OperatorRefused, also if the fence does not outlive this hub yet."""
@@ -112,7 +113,7 @@ class Fences:
         audit.add(Event.FENCE, who="operator", address=by, node=node, machine="earlier", why=why[:_LONGEST_WHY_CHARS])
         log.warning("an operator takes the earlier machine of node %s for off: %s", node, why or "no reason")
         try:
-            await self._settle_earlier(node)
+            await self._mounts.settle_earlier(node)
         except OSError as error:
             raise OperatorRefused(f"the earlier machine of node {node} is not fenced", str(error)) from error
         said = f"the earlier machine of node {node} is fenced: the volumes that it used may be detached"
@@ -135,7 +136,7 @@ class Fences:
             return
         for node in [it for it in self._mounts.earlier_use if self._mounts.is_out_of_service(it)]:
             with suppress(OSError):  # the table shows it, and the next look tries again
-                await self._settle_earlier(node)
+                await self._mounts.settle_earlier(node)
                 log.warning("node %s has the taint out-of-service: its earlier machine counts as off", node)
         ended = {}
         for node, fence in list(self._fences.items()):

@@ -67,13 +67,10 @@ class HubParts:
             records,
             absences,
             sync.mounts,
-            sync.settle_earlier,
             joined=lambda node: trust.generations.joined(node) or nodes.connected_from(node),
         )
         if sync.sole_use is not None:
-            sync.sole_use.begin(
-                absences.of, lambda node: self.fences.is_fenced(node) or sync.mounts.is_out_of_service(node)
-            )
+            sync.sole_use.begin(absences.of, self.fences.is_given_up)
         self.guard = MountGuard(nodes, sync.mounts, absences, self.fences)
         self.calls = NodeCalls(knows=nodes.knows)
         metrics.oldest_calls = self.calls.slow

@@ -45,13 +45,7 @@ async def following(settings: HubSettings, kube: Kube, records: Records, nodes: 
         table = FactTable(records, rights, guarded_only=True, quota_bytes=settings.fact_quota_bytes)
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
-        mounts = Mounts(
-            cluster,
-            earlier_use=table.earlier_use,
-            facts=table.of,
-            node_state=cluster.node_state,
-            nodes_trouble=lambda: cluster.nodes_trouble,
-        )
+        mounts = Mounts(cluster, table)
         events = ElectionEvents(kube, cluster)
         sole_use, closures = SoleUse(table, mounts), Closures(cluster, rights)
         writers: dict[str, Writer] = {

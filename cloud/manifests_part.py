@@ -30,7 +30,7 @@ async def reading(settings: HubSettings, records: Records, nodes: Nodes) -> Asyn
     async with supervised() as tasks:
         manifests = Manifests(settings.manifests, table.told, settings.state_dir / "bindings.json")
         table.subscribe(manifests.wake)
-        mounts = Mounts(manifests, earlier_use=table.earlier_use, facts=table.of)
+        mounts = Mounts(manifests, table)
         sole_use, closures = SoleUse(table, mounts), Closures(manifests, rights)
         sync = SyncServer(closures, FactSink(closures, table, sole_use.claim))
         rights.changed = table.judge_again

@@ -174,7 +174,7 @@ class MountGuard:
         return View(
             name in self._mounts.earlier_use.get(node, ()),
             self._absences.of(node),
-            self._fences.is_fenced(node) or self._mounts.is_out_of_service(node),
+            self._fences.is_given_up(node),
             is_mounted,
             bool(is_mounted) and self._mounts.is_wanted(node, driver, volume),
             self._mounts.tells_all,

@@ -14,7 +14,7 @@ Rules:
   stores that before the agent stages the volume, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from cloud.kinds import pods, volumeattachments
@@ -24,6 +24,7 @@ from cloud.kinds.persistentvolumes import class_of, handle_of, is_claimed_by
 from cloud.sources.index import Index, Key
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact
+from cloud.sync.fact_table import FactTable
 from cloud.upsync.ownership import HUB, MADE_BY, annotation
 from common import offline_policy
 from common.objects import Ref
@@ -40,27 +41,11 @@ _NO_NODE: Final = NodeState("", "", frozenset(), is_out_of_service=False)
 class Mounts:
     """Looks volumes up in one source and in the nodes' facts."""
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        earlier_use: Mapping[str, frozenset[str]],
-        facts: Callable[[str], Mapping[Ref, Fact]] = lambda _node: {},
-        node_state: Callable[[str], NodeState | None] | None = None,
-        nodes_trouble: Callable[[], str] = lambda: "",
-    ) -> None:
-        """Follow the source from now on.
-
-        Args:
-            source: the objects.
-            earlier_use: by node: the volumes that earlier machines of this name had in use (`FactTable.earlier_use`).
-            facts: of a node.
-            node_state: of a Node, None if there is no such Node; None: no cluster has Nodes.
-            nodes_trouble: why these states may be out of date; empty while they are up to date.
-        """
-        self.earlier_use = earlier_use
+    def __init__(self, source: Source, facts: FactTable | None) -> None:
+        """Follow the source from now on. `facts` is None if this hub takes none."""
         self._source, self._facts = source, facts
-        self._node_state, self._nodes_trouble = node_state, nodes_trouble
+        # By node: the volumes that earlier machines of this name had in use.
+        self.earlier_use: Mapping[str, frozenset[str]] = facts.earlier_use if facts is not None else {}
         self._volumes = Index(source, _VOLUME, handle_of)
         self._attachments = Index(source, _ATTACHMENT, _volume)
 
@@ -71,7 +56,7 @@ class Mounts:
         Manifests need not be ready: a directory that is empty, or was never good as a whole, never is. Then the links
         and the nodes' own facts tell all that is known.
         """
-        return self._source.is_ready or self._node_state is None
+        return self._source.is_ready or not self._source.is_cluster
 
     def has_node(self, node: str) -> bool:
         return self._source.body(Ref("Node", "", node)) is not None
@@ -102,18 +87,19 @@ class Mounts:
         In a cluster, the agent of a node without a kubelet tells facts. A node that has neither facts nor a Node may
         have a kubelet whose Node somebody deleted: then its state is that of a Node that is not Ready.
         """
-        if self._node_state is None or self._fact(node) is not None:
+        if not self._source.is_cluster or self._fact(node) is not None:
             return None
         if annotation(self._source.body(Ref("Node", "", node)) or {}, MADE_BY) == HUB:
             return None
-        return self._node_state(node) or _NO_NODE
+        return self._source.node_state(node) or _NO_NODE
 
     def in_use(self, node: str) -> frozenset[str] | None:
         """The volumes that a node uses, by the names of `volumesInUse` (`name_in_use`); None if that is not known."""
         if (fact := self._fact(node)) is not None:
             return frozenset((fact.body.get("status") or {}).get("volumesInUse") or ())
         state = self.kubelet_state(node)
-        return state.in_use if state is not None and self.has_node(node) and not self._nodes_trouble() else None
+        is_known = state is not None and self.has_node(node) and not self._source.nodes_trouble
+        return state.in_use if state is not None and is_known else None
 
     def claim_of(self, in_use: str) -> str:
         """The claim NAMESPACE/NAME of a volume by its name in `volumesInUse`; empty if it is not known."""
@@ -124,7 +110,7 @@ class Mounts:
     @property
     def tells_all(self) -> bool:
         """Whether every node tells the volumes that it uses, by itself or by its Node, so that silence says nothing."""
-        return self._node_state is not None
+        return self._source.is_cluster
 
     def asks_for_fence(self, driver: str, volume: str) -> bool:
         """Whether every PersistentVolume of a volume asks for `fence` (`common.offline_policy`), and there is one."""
@@ -163,11 +149,16 @@ class Mounts:
                     yield body
 
     def is_out_of_service(self, node: str) -> bool:
-        state = self._node_state(node) if self._node_state is not None else None
+        state = self._source.node_state(node)
         return state is not None and state.is_out_of_service
 
+    async def settle_earlier(self, node: str) -> None:
+        """Forget what earlier machines of a node had in use. Raises OSError."""
+        if self._facts is not None:
+            await self._facts.settle(node)
+
     def _fact(self, node: str) -> Fact | None:
-        return self._facts(node).get(Ref("Node", "", node))
+        return self._facts.of(node).get(Ref("Node", "", node)) if self._facts is not None else None
 
 
 def present_claim(source: Source, volume: Body) -> Body:
@@ -181,7 +172,7 @@ def no_mounts() -> Mounts:
     """For a hub without objects and facts: it knows only the links."""
     source = Source()
     source.is_ready = True
-    return Mounts(source, earlier_use={})
+    return Mounts(source, None)
 
 
 def _volume(attachment: Mapping[str, Any]) -> Key | None:

@@ -65,11 +65,6 @@ class SyncPart:
             return report_placed(placed)
         return report(self.source, self.facts, placed)
 
-    async def settle_earlier(self, node: str) -> None:
-        """Forget what earlier machines of a node had in use. Raises OSError."""
-        if self.facts is not None:
-            await self.facts.settle(node)
-
     def problems(self) -> list[str]:
         """The problems with objects and facts, a sentence each."""
         return [text for part in self.parts for text in part.problems()]

@@ -32,6 +32,8 @@ class Item:
 class Source:
     """The objects of a source. A subclass fills them."""
 
+    is_cluster = False  # whether they are those of a cluster, whose Nodes have a state
+
     def __init__(self) -> None:
         self.is_ready = False  # whether every object was delivered once
         self._kinds: dict[str, dict[Ref, Item]] = {}
@@ -51,6 +53,16 @@ class Source:
         """A trimmed object (`kind_rules.trimmed`); None if there is none."""
         item = self.item(ref)
         return item.body if item is not None else None
+
+    def node_state(self, name: str) -> NodeState | None:
+        """The state of a Node; None if there is no such Node, or no cluster."""
+        item = self.item(Ref("Node", "", name))
+        return item.state if item is not None else None
+
+    @property
+    def nodes_trouble(self) -> str:
+        """Why the states of Nodes may be out of date, in a sentence; empty while they are up to date."""
+        return ""
 
     def knows(self, ref: Ref) -> bool:  # noqa: ARG002  # the protocol's
         """Whether `stamp` is right: a Secret, for example, may not have been read yet. Here all come together."""

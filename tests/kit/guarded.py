@@ -70,32 +70,52 @@ class Links:
         return DriverReport(driver, name, {NODE_GET_INFO: Answer(0, body=body)})
 
 
+class Objects(Source):
+    """Objects in memory, with the states of Nodes if they are a cluster's."""
+
+    nodes_trouble = ""
+
+    def __init__(self, *, is_cluster: bool) -> None:
+        super().__init__()
+        self.is_ready, self.is_cluster = True, is_cluster
+        self.states: dict[str, NodeState] = {}
+
+    def node_state(self, name: str) -> NodeState | None:
+        return self.states.get(name) if self.is_cluster else None
+
+
+class Facts:
+    """The facts of nodes: `FactTable` as the mounts see it."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, dict[Ref, Fact]] = {}
+        self.earlier_use: dict[str, frozenset[str]] = {}
+        """By node: what earlier machines of this name had in use."""
+
+    def of(self, node: str) -> dict[Ref, Fact]:
+        return self.told.get(node, {})
+
+    async def settle(self, node: str) -> None:
+        self.earlier_use.pop(node, None)
+
+
 class Guarded:
     """A guard and all that it looks at. A cluster has Nodes; without one there are only links, facts and objects."""
 
     def __init__(self, *, has_cluster: bool = True) -> None:
         self.records, self.links = MemoryRecords(), Links()
-        self.source, self.states, self.trouble = Source(), dict[str, NodeState](), ""
-        self.source.is_ready = True
-        self.facts: dict[str, dict[Ref, Fact]] = {}
-        self.earlier_use: dict[str, frozenset[str]] = {}
-        """By node: what earlier machines of this name had in use."""
+        self.source, facts = Objects(is_cluster=has_cluster), Facts()
+        self.states, self.facts, self.earlier_use = self.source.states, facts.told, facts.earlier_use
         self.monotonic = 0.0
         """Seconds since the nodes left that are away."""
-        self.mounts = Mounts(
-            self.source,
-            earlier_use=self.earlier_use,
-            facts=lambda name: self.facts.get(name, {}),
-            node_state=self.states.get if has_cluster else None,
-            nodes_trouble=lambda: self.trouble,
-        )
+        self.mounts = Mounts(self.source, facts)
         self.start()
 
     def start(self) -> None:
         """Start the hub's part, again with what the disk has."""
         self.absences = Absences(self.links, self.mounts)
         joined = lambda _node: " (it joined at noon from 10.0.0.9:7)"  # noqa: E731  # short
-        self.fences = Fences(self.records, self.absences, self.mounts, self._settle, joined=joined, now=lambda: NOW)
+        self.fences = Fences(self.records, self.absences, self.mounts, joined=joined, now=lambda: NOW)
         self.guard = MountGuard(self.links, self.mounts, self.absences, self.fences, monotonic=lambda: self.monotonic)
 
     def put(self, *objects: Any) -> None:
@@ -104,9 +124,6 @@ class Guarded:
 
     def drop(self, ref: Ref) -> None:
         self.source.update({ref: None})
-
-    async def _settle(self, node: str) -> None:
-        self.earlier_use.pop(node, None)
 
     # ---- nodes
 

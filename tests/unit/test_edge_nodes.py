@@ -772,12 +772,9 @@ async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_t
 
 
 async def test_a_fence_counts_in_the_next_hub_although_its_hub_had_just_begun(tmp_path: Path) -> None:
-    async def nothing(_node: str) -> None:
-        pass
-
     def fences_of(known: Known) -> Fences:
         mounts = no_mounts()
-        return Fences(known.records, Absences(known.nodes, mounts), mounts, nothing, joined=lambda _: "")
+        return Fences(known.records, Absences(known.nodes, mounts), mounts, joined=lambda _: "")
 
     records = MemoryRecords()
     first = Known(tmp_path, records=records)

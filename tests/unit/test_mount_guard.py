@@ -238,7 +238,7 @@ def test_the_bridges_link_says_nothing_of_a_kubelets_mounts(world: Guarded) -> N
 def test_an_old_copy_of_the_nodes_proves_nothing(world: Guarded) -> None:
     world.kubelet("n2")
     world.attach("n2")
-    world.trouble = "the API server does not answer"
+    world.source.nodes_trouble = "the API server does not answer"
     assert "it has not told whether it has it mounted" in world.held("n2")
 
 

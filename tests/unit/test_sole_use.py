@@ -51,9 +51,8 @@ class Hub:
         """Start the hub: the facts are on its disk."""
         self.records = SqliteRecords(self.directory)
         self.table = FactTable(self.records, TRUSTING)
-        mounts = Mounts(
-            self.source, earlier_use=self.table.earlier_use, facts=self.table.of, node_state=self.kubelets.get
-        )
+        self.source.is_cluster, self.source.node_state = True, self.kubelets.get
+        mounts = Mounts(self.source, self.table)
         judge = SoleUse(self.table, mounts)
         judge.begin(lambda name: self.away.get(name, ""), lambda name: name in self.given_up)
         self.facts = FactSink(Closures(self.source, TRUSTING), self.table, judge.claim)

@@ -42,6 +42,8 @@ WATCHED: Final = (
 class Cluster(Source):
     """A source that follows an API server. `run()` does the work."""
 
+    is_cluster = True
+
     def __init__(
         self,
         api: Kube,
@@ -67,13 +69,8 @@ class Cluster(Source):
         unread = [text for it in self._on_demand.values() for text in it.problems()]
         return [*troubles, *self._problems.values(), *unread]
 
-    def node_state(self, name: str) -> nodes.NodeState | None:
-        item = self.item(Ref("Node", "", name))
-        return item.state if item is not None else None
-
     @property
     def nodes_trouble(self) -> str:
-        """Why the states of Nodes may be out of date, in a sentence; empty while they are up to date."""
         return self._reflectors["Node"].trouble
 
     def knows(self, ref: Ref) -> bool:
