@@ -14,7 +14,7 @@ from common.reports import MAX_REPORT_BYTES, DriverReport, decode_problems, deco
 
 log = logging.getLogger("csi_bridge.hub")
 
-# The loop reads a report up to this size, in half a millisecond at worst; the largest one takes ten.
+# The loop reads a report up to this size itself. That takes half a millisecond; the largest one takes tens of them.
 _QUICK_REPORT_BYTES = 16_384
 _MOST_WATCHES = 64  # Watches of one driver at once. Each proxy driver has one; each that is not read holds a report.
 

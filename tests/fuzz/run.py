@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,8 @@ _MOST_MIB = 768
 
 _MOST_CASE_S = 20
 """For one case. Most take less than 1 ms."""
+
+_PROGRESS_S = 10
 
 _MOST_BYTES = 4_096
 """Of one case, unless the corpus has larger ones."""
@@ -71,21 +74,33 @@ def _run(target: str, bound: str) -> Outcome:
         ]  # fmt: skip
         # A broken header block makes the HPACK library panic, as its caller expects: without a backtrace each time.
         environment = {**os.environ, "RUST_BACKTRACE": "0"}
-        ended = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
-            env=environment,
-        )  # fmt: skip
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
+        ) as running:
+            output = _followed(target, running)
     outcome = Outcome(
         target,
-        _stat(ended.stdout, "number_of_executed_units"),
-        _stat(ended.stdout, "peak_rss_mb"),
-        ended.returncode != 0,
+        _stat(output, "number_of_executed_units"),
+        _stat(output, "peak_rss_mb"),
+        running.returncode != 0,
     )
     end = "CRASHED" if outcome.crashed else "no crash"
     print(f"{target:14}{outcome.cases:>10} cases  {outcome.peak_mib:>5} MiB at most  {end}", flush=True)
     if outcome.crashed:
-        print(ended.stdout[-6_000:], flush=True)
+        print(output[-6_000:], flush=True)
     return outcome
+
+
+def _followed(target: str, running: subprocess.Popen[str]) -> str:
+    """The output of a target's process until its end. Meanwhile the number of its cases goes to stderr now and then."""
+    assert running.stdout is not None
+    lines, told = [], time.monotonic()
+    for line in running.stdout:  # libFuzzer begins a line with the number of cases so far
+        lines.append(line)
+        if (cases := re.match(r"#(\d+)", line)) and time.monotonic() - told >= _PROGRESS_S:
+            told = time.monotonic()
+            print(f"{target:14}{cases[1]:>10} cases so far", file=sys.stderr, flush=True)
+    return "".join(lines)
 
 
 def _stat(output: str, name: str) -> int:
