@@ -28,7 +28,7 @@ from cloud.kinds.fields import Body as Part
 from cloud.kinds.fields import part
 from cloud.kinds.pods import claim_names
 from cloud.kube import RESOURCES, Body, Kube, KubeError, find, may, pages, patch_found
-from cloud.upsync.event_writer import event
+from cloud.upsync.event_writer import event, reference
 from cloud.upsync.ownership import is_made
 from common.errors import BridgeError
 from common.operator_orders import MadeAlone, NodeStorage
@@ -46,9 +46,6 @@ _DELETED: Final = frozenset({
     "VolumeGroupSnapshot", "VolumeGroupSnapshotContent",
 })  # fmt: skip
 """The kinds that a pass deletes. Kubernetes ends pods, and the hub deletes the Node."""
-
-_REASON: Final = "NodeAbandoned"
-
 
 GOES, RELEASED, KEPT, BLOCKS = "goes", "released", "stays", "blocks"  # the fates of an object (`Released.fate`)
 
@@ -240,13 +237,11 @@ class _Steps:
         """Write the Event of an object, once. An object whose namespace ends gets none."""
         if self._is_dry or (body["metadata"].get("deletionTimestamp") and kind != "Pod"):
             return
-        version = RESOURCES[kind].group.removeprefix("apis/").removeprefix("api/")
-        named = {name: body["metadata"].get(name, "") for name in ("name", "namespace", "uid")}
         made = event(
-            {"kind": kind, "apiVersion": version, **named},
+            reference(kind, body),
             "csi-bridge-abandoned",
             cause=(self._node,),
-            reason=_REASON,
+            reason="NodeAbandoned",
             text=f"edge node {self._node} is gone for good: an operator releases the storage that only it had",
             at=time.time(),
             kind="Warning",

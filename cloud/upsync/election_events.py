@@ -13,7 +13,7 @@ from typing import Final
 from cloud.election import FIRST, Elected
 from cloud.kube import Body, Kube
 from cloud.sources.source import Source
-from cloud.upsync.event_writer import event, write_event
+from cloud.upsync.event_writer import event, reference, write_event
 from cloud.upsync.write_queue import WriteQueue
 from common.objects import Ref
 
@@ -48,18 +48,15 @@ class ElectionEvents:
         del self._waiting[name]
 
     def _events(self, driver: str, elected: Elected) -> Iterator[Body]:
-        node = self._reference("Node", "v1", elected.node)
-        csi_driver = self._reference("CSIDriver", "storage.k8s.io/v1", driver)
+        node, csi_driver = self._reference("Node", elected.node), self._reference("CSIDriver", driver)
         if csi_driver is not None:
             yield _event(csi_driver, driver, elected) | ({"related": node} if node is not None else {})
         if node is not None:
             yield _event(node, driver, elected)
 
-    def _reference(self, kind: str, api_version: str, name: str) -> Body | None:
+    def _reference(self, kind: str, name: str) -> Body | None:
         body = self._source.body(Ref(kind, "", name))
-        if body is None:
-            return None
-        return {"kind": kind, "apiVersion": api_version, "name": name, "uid": body["metadata"].get("uid", "")}
+        return reference(kind, body) if body is not None else None
 
 
 def _event(about: Body, driver: str, elected: Elected) -> Body:

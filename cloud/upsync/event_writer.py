@@ -11,7 +11,7 @@ Rules:
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
@@ -32,7 +32,9 @@ _SAME: Final = ("reason", "message", "type", "reportingComponent", "reportingIns
 _ENDING: Final = "being terminated"
 """The API server's words for a namespace in which nothing can be created any more (NamespaceLifecycle)."""
 
-_MOST_CHARS: Final = 1024  # of an Event's message (kubernetes pkg/apis/core/validation/events.go)
+MOST_CHARS: Final = (
+    1024  # of the message of an Event, or of a condition (kubernetes pkg/apis/core/validation/events.go)
+)
 _NAMESPACE: Final = "default"  # of the Events of objects that belong to no namespace (the same file)
 
 
@@ -103,14 +105,20 @@ def _time(event: Body) -> datetime:
     return last if last.tzinfo is not None else last.replace(tzinfo=UTC)
 
 
+def reference(kind: str, body: Mapping[str, Any]) -> Body:
+    version = RESOURCES[kind].group.removeprefix("apis/").removeprefix("api/")
+    named = {name: body["metadata"].get(name, "") for name in ("name", "namespace", "uid")}
+    return {"kind": kind, "apiVersion": version, **{name: text for name, text in named.items() if text}}
+
+
 def event(about: Body, name: str, *, cause: Iterable[object], reason: str, text: str, at: float, kind: str) -> Body:
-    """An Event about an object: `about` has its kind, apiVersion, name, uid, and namespace if it has one.
+    """An Event about an object (`reference`).
 
     An Event of the same cause about the same object has the same name, which begins with `name`. `at` is in seconds
     since the epoch, `kind` is Normal or Warning.
     """
     time = timestamp(at)
-    digest = sha256(" ".join(map(str, (about["kind"], about["uid"], *cause))).encode()).hexdigest()[:16]
+    digest = sha256(" ".join(map(str, (about["kind"], about.get("uid", ""), *cause))).encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -118,7 +126,7 @@ def event(about: Body, name: str, *, cause: Iterable[object], reason: str, text:
         "involvedObject": about,
         "type": kind,
         "reason": reason,
-        "message": text[:_MOST_CHARS],
+        "message": text[:MOST_CHARS],
         "source": {"component": "csi-bridge-hub"},
         "firstTimestamp": time,
         "lastTimestamp": time,

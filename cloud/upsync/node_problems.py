@@ -20,7 +20,7 @@ from cloud.kinds.nodes import PROBLEM, NodeState, condition_of, conditions_with
 from cloud.kinds.pods import claim_names, inline_drivers
 from cloud.kube import RESOURCES, Body, Kube, find, patch_found
 from cloud.sources.source import Source
-from cloud.upsync.event_writer import event, write_event
+from cloud.upsync.event_writer import event, reference, write_event
 from cloud.upsync.write_queue import WriteQueue
 from common.errors import timestamp
 from common.objects import Ref
@@ -70,7 +70,7 @@ class NodeProblems:
             return None
         self._told[node] = {it: at for it, at in told.items() if it[1] == text and now - at < _EVENTS_LAST_S}
         for pod in islice(self._waiting_pods(node), _MOST_PODS):
-            if (key := (pod["uid"], text)) not in self._told[node]:
+            if (key := (pod.get("uid", ""), text)) not in self._told[node]:
                 made = event(
                     pod,
                     "csi-bridge-problem",
@@ -105,5 +105,4 @@ class NodeProblems:
             if body is None or (body.get("status") or {}).get("phase") not in {None, "Pending"}:
                 continue
             if claim_names(body) or inline_drivers(body):
-                named = {"namespace": ref.namespace, "name": ref.name, "uid": body["metadata"].get("uid", "")}
-                yield {"kind": "Pod", "apiVersion": "v1", **named}
+                yield reference("Pod", body)

@@ -11,7 +11,6 @@ Rules:
 * Other conditions stay. A condition's time is the hub's: a node's clock may be wrong.
 """
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -19,7 +18,7 @@ from typing import Final
 
 from cloud.kinds.fields import part
 from cloud.kube import RESOURCES, Body, Kube, KubeError, delete_found, find, patch_found
-from cloud.upsync.event_writer import EventWriter
+from cloud.upsync.event_writer import MOST_CHARS, EventWriter, event, reference
 from cloud.upsync.ownership import is_made
 from cloud.upsync.writer import Writer
 from common.errors import timestamp
@@ -30,18 +29,8 @@ log = logging.getLogger("csi_bridge.hub.upsync")
 
 _PODS: Final = RESOURCES["Pod"]
 _NODES: Final = RESOURCES["Node"]
-_FORBIDDEN: Final = 403  # A cluster's policy may forbid the event for good. The condition is still written.
-
-_LONGEST_NAME_CHARS: Final = 236
-"""The part of a pod's name in the name of its event: a name has 253 characters, 17 of them for the pod's UID."""
-
-
-_LONGEST_MESSAGE_CHARS: Final = 1_024
-"""The longest message of a condition, as of an Event (kubernetes pkg/apis/core/validation/events.go,
-NoteLengthLimit)."""
-
-_LEAST_REASON_CHARS: Final = 60
-"""The least part of a message for one volume's reason: several volumes share the message."""
+_LONGEST_NAME_CHARS: Final = 236  # of a pod in the name of its Event, which has 253 with the digest
+_LEAST_REASON_CHARS: Final = 60  # of a message for one volume's reason: several volumes share the message
 
 
 class PodWriter(Writer):
@@ -75,29 +64,26 @@ class PodWriter(Writer):
             await delete_found(self._api, _PODS, pod, grace_s=0)
         else:
             if _is_true(told, MOUNTED) and not _is_true(part(pod, "status").get("conditions") or (), MOUNTED):
-                await self._tell_mounted(node, ref, fact)
+                await self._tell_mounted(node, ref, pod)
             await patch_found(self._api, _PODS, pod, {"status": {"conditions": conditions}}, subresource="status")
 
-    async def _tell_mounted(self, node: str, ref: Ref, fact: Body) -> None:
-        uid, now = fact["metadata"]["uid"], timestamp(self._now())
-        name = f"{ref.name[:_LONGEST_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(uid.encode()).hexdigest()[:16]}"
-        about = {"apiVersion": "v1", "kind": "Pod", "namespace": ref.namespace, "name": ref.name, "uid": uid}
-        event = {
-            "involvedObject": about,
-            "reason": "VolumesMounted",
-            "message": (
+    async def _tell_mounted(self, node: str, ref: Ref, pod: Body) -> None:
+        told = event(
+            reference("Pod", pod),
+            ref.name[:_LONGEST_NAME_CHARS].rstrip(".-"),
+            cause=(),
+            reason="VolumesMounted",
+            text=(
                 f"All volumes are mounted on node {node}. No kubelet runs there, so Kubernetes does not start the "
                 f"pod's containers. On the node, csi-bridge edge volumes shows where each volume is mounted"
             ),
-            "type": "Normal",
-            "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-        }
+            at=self._now(),
+            kind="Normal",
+        )
         try:
-            await self._events.write(node, Ref("Event", ref.namespace, name), event)
+            await self._events.write(node, Ref("Event", ref.namespace, told["metadata"]["name"]), told)
         except KubeError as error:
-            if error.code != _FORBIDDEN:
+            if not error.is_forbidden:  # a cluster's policy may forbid it for good; the condition is still written
                 raise
             log.info("%s gets no event that its volumes are mounted: %s", ref, error)
 
@@ -115,10 +101,10 @@ def _is_waited_for(pod: Body) -> bool:
 def _in_words(status: Body) -> list[Body]:
     """The told conditions, with a sentence for people that names the volumes that are not mounted."""
     waiting = [one for one in (read_volumes(status) or {}).values() if one.state is not VolumeState.MOUNTED]
-    most_chars = max(_LEAST_REASON_CHARS, _LONGEST_MESSAGE_CHARS // (len(waiting) or 1))
+    most_chars = max(_LEAST_REASON_CHARS, MOST_CHARS // (len(waiting) or 1))
     whys = ((one.name, shorten(one.reason, most_chars)) for one in waiting)
     sentence = "; ".join(f"{name}: {why}" if name and why else name or why for name, why in whys)
-    told = {"message": shorten(sentence, _LONGEST_MESSAGE_CHARS)} if sentence else {}
+    told = {"message": shorten(sentence, MOST_CHARS)} if sentence else {}
     return [{**it, **told} if it["type"] == MOUNTED else it for it in status["conditions"]]
 
 
