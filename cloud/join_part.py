@@ -62,13 +62,7 @@ class JoinPart:
             joins=self._joins,
         )
         self._enrolment = Enrolment(
-            trust.tokens,
-            trust.generations,
-            self._signer,
-            terms,
-            denied=trust.denied,
-            knows=parts.nodes.knows,
-            turned_away=parts.hub.refusals.add_nameless,
+            trust, self._signer, terms, knows=parts.nodes.knows, turned_away=parts.hub.refusals.add_nameless
         )
         self._links = JoinLinks(self._enrolment)
         parts.incarnation.sign = self._signer.secret(SIGNED)

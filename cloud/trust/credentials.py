@@ -6,6 +6,7 @@ before.
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from cloud.records.records import Records
@@ -24,11 +25,20 @@ from common.peer import Peer
 class Credentials:
     """Judges the certificates of one hub's peers by its records and its CAs."""
 
-    def __init__(self, records: Records, metrics: Metrics, *, tls_ca: Path | None, require_rights: bool) -> None:
+    def __init__(
+        self,
+        records: Records,
+        metrics: Metrics,
+        *,
+        tls_ca: Path | None,
+        require_rights: bool,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """Read the records and the CAs. Raises SettingsError."""
         store = TrustStore(records)
-        self.denials, self.generations, self.tokens = Denials(store), Generations(store, metrics), Tokens(store)
-        self.authorities, self._require_rights = Authorities(tls_ca), require_rights
+        self.denials, self.generations = Denials(store, now=now), Generations(store, metrics)
+        self.tokens, self.authorities = Tokens(store, now=now), Authorities(tls_ca)
+        self._require_rights, self._now = require_rights, now
 
     def check(self, role: str, name: str, peer: Peer, *, is_node: bool) -> None:
         """Check that a peer whose name is proved may connect, or that its link may go on.
@@ -44,8 +54,8 @@ class Credentials:
                 Reason.EXPIRED,
                 f"the CA of {role} {name} was taken out of the hub's --tls-ca; connect with a new certificate",
             )
-        why = self.denied(name if is_node else "", peer.serial)
-        if why:
+        if (denial := self.denials.find(name if is_node else "", peer.serial)) is not None:
+            why = f"an operator denies {in_words(denial)}" + (f": {denial.why}" if denial.why else "")
             raise HandshakeRefused(Reason.DENIED, f"the hub denies {role} {name}: ask its operator", shown=why)
 
     def check_node(self, node: str, peer: Peer) -> None:
@@ -65,11 +75,4 @@ class Credentials:
             self.generations.authenticated(node, peer)
 
     def is_past(self, moment: float) -> bool:
-        return moment <= time.time()
-
-    def denied(self, node: str, serial: int) -> str:
-        """Why a node (empty: another peer) or its certificate (serial 0: none) is denied; empty if it is not."""
-        denial = self.denials.find(node, serial)
-        if denial is not None:
-            return f"an operator denies {in_words(denial)}" + (f": {denial.why}" if denial.why else "")
-        return ""
+        return moment <= self._now()

@@ -24,9 +24,10 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.generations import Generations, generation_in
+from cloud.trust.credentials import Credentials
+from cloud.trust.generations import generation_in
 from cloud.trust.signer import Signer
-from cloud.trust.tokens import CLOCKS_S, Tokens
+from cloud.trust.tokens import CLOCKS_S
 from cloud.trust.trust_store import Certificate, State, Token, use_of
 from common.database_writer import WriteFailed
 from common.enrolment import (
@@ -73,24 +74,21 @@ class Enrolment:
 
     def __init__(
         self,
-        tokens: Tokens,
-        generations: Generations,
+        trust: Credentials,
         signer: Signer,
         terms: Issued,
         *,
-        denied: Callable[[str, int], str],
         knows: Callable[[str], bool],
-        turned_away: Callable[[str, Reason, str], None] = lambda _address, _reason, _why: None,
+        turned_away: Callable[[str, Reason, str], None],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`terms` is an answer without a certificate.
+        """`terms` is an answer without a certificate. `knows` returns whether the hub knows a node of this name.
 
-        `denied` returns why a node (name) or certificate (serial; 0: none) is denied, or an empty text.
         `turned_away` hears of each refused peer of the join listener (`common.listener.OnFailed`).
         """
-        self._tokens, self._generations = tokens, generations
+        self._tokens, self._generations, self._denials = trust.tokens, trust.generations, trust.denials
         self._signer, self._terms = signer, terms
-        self._denied, self._knows, self._turned_away, self._now = denied, knows, turned_away, now
+        self._knows, self._turned_away, self._now = knows, turned_away, now
         # By node: its certificates are issued one after another
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._turns: WeakKeyDictionary[Link, Bucket] = WeakKeyDictionary()
@@ -262,7 +260,7 @@ class Enrolment:
             raise NotIssued(RefusedFor.NO_CA_KEY, why)
 
     def _check_denied(self, node: str, serial: int = 0) -> None:
-        if self._denied(node, serial):
+        if self._denials.find(node, serial) is not None:
             raise NotIssued(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
 
     def _check_use(self, token: Token) -> None:

@@ -9,12 +9,10 @@ import pytest
 
 from cloud.trust import join_links
 from cloud.trust.audit import Event
+from cloud.trust.credentials import Credentials
 from cloud.trust.enrolment import Enrolment
-from cloud.trust.generations import Generations
 from cloud.trust.join_links import JoinLinks
 from cloud.trust.signer import Signer
-from cloud.trust.tokens import Tokens
-from cloud.trust.trust_store import TrustStore
 from common.enrolment import (
     Answer,
     AskCa,
@@ -30,7 +28,7 @@ from common.enrolment import (
 from common.errors import timestamp
 from common.messages import Kind
 from common.metrics import Metrics
-from common.operator_orders import CreateToken
+from common.operator_orders import CreateToken, Deny
 from common.peer import Peer as Address
 from common.status import Code
 from common.tls import TlsFiles
@@ -58,7 +56,6 @@ class EnrollingHub:
 
     def __init__(self, directory: Path) -> None:
         self.now, self.directory = time.time(), directory
-        self.denied: set[str | int] = set()
         self.records = MemoryRecords()
         (directory / "ca").mkdir(exist_ok=True)
         self.authority = Authority(directory / "ca", lifetime_s=400 * 86_400.0)
@@ -70,19 +67,18 @@ class EnrollingHub:
 
     def start(self) -> None:
         """Start the hub, again with what the disk has."""
-        self.store = TrustStore(self.records)
-        self.tokens = Tokens(self.store, now=self.clock)
-        self.generations = Generations(self.store, Metrics())
+        self.trust = Credentials(self.records, Metrics(), tls_ca=None, require_rights=False, now=self.clock)
+        self.tokens, self.generations = self.trust.tokens, self.trust.generations
+        self.store = self.tokens._store
         terms = Issued(
             b"", b"", 0, int(GRACE_S), ("wss://hub.example:7000",), ("wss://hub.example:7443",), one_hub=True
         )
         self.enrolment = Enrolment(
-            self.tokens,
-            self.generations,
+            self.trust,
             self.signer,
             terms,
-            denied=lambda node, serial: "stolen" if {node, serial} & self.denied else "",
             knows=lambda _: False,
+            turned_away=lambda _address, _reason, _why: None,
             now=self.clock,
         )
         self.strangers = JoinLinks(self.enrolment)
@@ -413,7 +409,7 @@ async def test_after_the_grace_the_node_has_to_join_again(enrolling: EnrollingHu
 
 async def test_a_denied_certificate_is_not_renewed(enrolling: EnrollingHub) -> None:
     node = await enrolling.joined()
-    enrolling.denied = {node.peer().serial}
+    await enrolling.trust.denials.deny(Deny(subject=f"serial={node.peer().serial:x}"), "uid 0")
     assert await enrolling.refusal(node.late_renewal(NodeKey())) == "denied"
 
 
