@@ -51,37 +51,34 @@ class _Way:
     def flush_later(self) -> None: ...
 
 
-class _End(Receiver):
-    """One side: its session, the application, and the receiver of its streams. It gives credit back at once."""
+class _End(Session, Receiver):
+    """One side: its session, and the receiver of its streams. It gives credit back at once."""
 
     def __init__(self, role: str, name: str, *, dialler: bool) -> None:
         self.way = _Way()
         hello = introduce(role, name, instance=role)
-        self.session = Session(hello, dialler=dialler, limits=Limits(), clock=lambda: 0.0, writer=self.way)
-        self.session.application = self
+        super().__init__(hello, dialler=dialler, limits=Limits(), clock=lambda: 0.0, writer=self.way)
         self.stream = 0
 
     def on_hello(self) -> None:
-        if self.session.state is State.DECIDING:
-            self.session.accept(1)
+        if self.state is State.DECIDING:
+            self.accept(1)
 
     def on_call(self, frame: Open, _deadline: float | None, request: bytes) -> "_End":
         """The agent's side: it answers the request."""
         self.stream = frame.stream
-        self.session.consumed(frame.stream, len(request))
-        self.session.end(frame.stream, _OK, _ANSWER)
+        self.consumed(frame.stream, len(request))
+        self.end(frame.stream, _OK, _ANSWER)
         return self
 
     def ended(self, _status: Status, message: bytes | None) -> None:
         """The hub's side: it acknowledges the answer."""
         assert message is not None
-        self.session.consumed(self.stream, len(message))
-        self.session.acknowledge(self.stream, delivered=True)
+        self.consumed(self.stream, len(message))
+        self.acknowledge(self.stream, delivered=True)
 
     def on_fault(self, error: Exception) -> None:
         raise error
-
-    def on_closed(self, reason: str, message: str) -> None: ...
 
 
 class Pair:
@@ -95,7 +92,7 @@ class Pair:
 
     def call(self) -> None:
         """Pass one call: Open and request, answer and End, Ack."""
-        self._hub.stream = self._hub.session.start(
+        self._hub.stream = self._hub.start(
             self._hub,
             Kind.CALL,
             _REQUEST,
@@ -109,15 +106,15 @@ class Pair:
         _carry(self._hub, self._agent)
         _carry(self._agent, self._hub)
         _carry(self._hub, self._agent)
-        assert not self._agent.session.open_streams
+        assert not self._agent.open_streams
 
 
 def _carry(source: _End, sink: _End) -> None:
     for data in source.way.written:
-        sink.session.receive(data, 0.0)
+        sink.receive(data, 0.0)
     source.way.written.clear()
-    while data := source.session.to_send():
-        sink.session.receive(data, 0.0)
+    while data := source.to_send():
+        sink.receive(data, 0.0)
 
 
 def us_a_call(pair: Pair, *, calls: int = 2_000) -> float:

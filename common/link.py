@@ -291,7 +291,6 @@ class Link(Session):
         self._greeting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         super().__init__(hello, dialler=dialler, limits=limits, clock=self.loop.time, writer=writer, began=began)
-        self.application = self
         self.rearm()
 
     # ---- the application's side --------------------------------------------------------------------------------------
@@ -389,7 +388,7 @@ class Link(Session):
         """Whether the session has ended: the transport writes the rest from `to_send()`, then closes the socket."""
         return isinstance(self._closed, tuple)
 
-    # ---- the session's side (`common.session.Application`) -----------------------------------------------------------
+    # ---- the session's side ------------------------------------------------------------------------------------------
 
     def on_hello(self) -> None:
         if not self.greeted:

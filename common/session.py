@@ -1,10 +1,10 @@
 """A session: the protocol of one connection between two hops, without I/O.
 
-The transport gives it bytes and the time (`now`), and gets bytes to send. The session calls its `Application`, and the
-`common.receiver.Receiver` of each stream.
+The transport gives it bytes and the time (`now`), and gets bytes to send. The session calls the methods `on_…` of its
+subclass, the application (`common.link.Link`), and the `common.receiver.Receiver` of each stream.
 
 It imports no socket, loop, clock, random or log; the import linter checks that. So the tests need only two sessions and
-the bytes between them. `common.link` gives it a loop, `common.transport` a WebSocket.
+the bytes between them. `common.link` adds a loop, `common.transport` a WebSocket.
 
 The life of a session:
 
@@ -33,7 +33,7 @@ The life of a stream is the same for a CSI call, a report and a watch. Its frame
 * `TunnelClosed.sent` is False only if the acceptor surely has not served the stream: the transport got no frame of it,
   or the peer's goodbye says that the peer has not seen it.
 
-Calls of the application and of receivers come at once, in the order of the frames. `Application.on_closed` is the last.
+Calls of the application and of receivers come at once, in the order of the frames. `on_closed` is the last.
 
 * They may use any session: to send, to end and open streams, to say goodbye. So the session's books are right before
   each call, and a loop looks at the state after it.
@@ -56,7 +56,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from common.deadlines import Deadlines
 from common.errors import (
@@ -121,39 +121,11 @@ class State(Enum):
     CLOSED = auto()
 
 
-class Application(Protocol):
-    """The user of a session (`common.link.Link`)."""
-
-    def on_hello(self) -> None:
-        """The peer's hello came: `Session.peer`. An acceptor calls `accept()` or `goodbye()`; a dialler is welcome.
-
-        A dialler hears it again when the acceptor, a standby so far, begins to lead.
-        """
-
-    def on_open(self, frame: Open, deadline: float | None) -> Receiver:
-        """The peer opened a stream. Returns its receiver. `deadline` is in this side's clock, or None."""
-
-    def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Receiver:
-        """The peer made a CSI call (`Kind.CALL`), and its request is whole. Returns the receiver of the rest."""
-
-    def on_ping(self, number: int) -> None:
-        """The peer's lease needs a pong of this number: call `pong`, now or later."""
-
-    def on_drain(self, message: str) -> None:
-        """The peer takes no new streams, and ends the session when the open ones are finished."""
-
-    def on_fault(self, error: Exception) -> None:
-        """The application or a receiver raised this when it was called, so the session ends."""
-
-    def on_closed(self, reason: str, message: str) -> None:
-        """The session is over. `reason` is a `Reason` or a newer peer's, `message` is for people."""
-
-
 class Session:
     """One side's state of a connection, by the rules in the module's docstring.
 
-    `start` and `end` write when nothing waits; what waits comes out of `to_send()`. After `Application.on_closed`, the
-    session ignores all input and sends at most its goodbye.
+    `start` and `end` write when nothing waits; what waits comes out of `to_send()`. After `on_closed`, the session
+    ignores all input and sends at most its goodbye.
     """
 
     __slots__ = (
@@ -179,7 +151,6 @@ class Session:
         "_pings",
         "_streams",
         "_theirs_open",
-        "application",
         "armed_at",
         "consumed",
         "hello",
@@ -217,7 +188,6 @@ class Session:
             session_window_bytes=limits.session_window_bytes,
             max_streams=limits.max_streams,
         )
-        self.application: Application  # set it before the first `receive()`
         self.peer = _NOT_GREETED  # the peer's hello; an empty one before it has come
         self.armed_at = math.inf  # the time of the next `tick()`, as far as it is arranged
         self.said_goodbye = False  # whether this side ended the session with a goodbye, which `to_send()` returns last
@@ -248,8 +218,39 @@ class Session:
         if dialler:
             self._outbox.put(self.hello)
 
+    # ---- what the application adds -----------------------------------------------------------------------------------
+
     def rearm(self) -> None:
         """The next tick may be earlier than before."""
+
+    def on_hello(self) -> None:
+        """The peer's hello came: `peer`. An acceptor calls `accept()` or `goodbye()`; a dialler is welcome.
+
+        A dialler hears it again when the acceptor, a standby so far, begins to lead.
+        """
+        raise NotImplementedError
+
+    def on_open(self, frame: Open, deadline: float | None) -> Receiver:
+        """The peer opened a stream. Returns its receiver. `deadline` is in this side's clock, or None."""
+        raise NotImplementedError
+
+    def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Receiver:
+        """The peer made a CSI call (`Kind.CALL`), and its request is whole. Returns the receiver of the rest."""
+        raise NotImplementedError
+
+    def on_ping(self, number: int) -> None:
+        """The peer's lease needs a pong of this number: call `pong`, now or later."""
+        self.pong(number)
+
+    def on_drain(self, message: str) -> None:
+        """The peer takes no new streams, and ends the session when the open ones are finished."""
+
+    def on_fault(self, error: Exception) -> None:
+        """The application or a receiver raised this when it was called, so the session ends."""
+        raise NotImplementedError
+
+    def on_closed(self, reason: str, message: str) -> None:
+        """The session is over. `reason` is a `Reason` or a newer peer's, `message` is for people."""
 
     # ---- the application's side --------------------------------------------------------------------------------------
 
@@ -455,7 +456,7 @@ class Session:
                     self._on_other(number)
             if self._is_asked:
                 self._is_asked = False
-                self.application.on_hello()
+                self.on_hello()
         except RemoteProtocolError as error:
             self._close(Reason.PROTOCOL_ERROR, str(error), say=True)
         except Exception as fault:  # noqa: BLE001  # the application and receivers may raise anything
@@ -542,7 +543,7 @@ class Session:
         self._outbox.credit = peer.session_window_bytes
         if self._dialler:
             self._enter(State.OPEN)
-            self.application.on_hello()
+            self.on_hello()
         else:
             self._enter(State.DECIDING)
             self._is_asked = True  # at the end of this message: the dialler may send no more before the answer
@@ -554,7 +555,7 @@ class Session:
         if not self._dialler:
             raise RemoteProtocolError("Hello: only an acceptor leads")
         self.peer = hello
-        self.application.on_hello()
+        self.on_hello()
 
     def _on_goodbye(self, reason: str, message: str, served: int) -> None:
         self._close(reason, message, served=served)
@@ -563,12 +564,12 @@ class Session:
         if self._peer_draining:
             raise RemoteProtocolError("Drain: twice")
         self._peer_draining = True
-        self.application.on_drain(message)
+        self.on_drain(message)
 
     def _on_ping(self, number: int, of_lease: bool) -> None:  # noqa: FBT001  # as in the frame
         if of_lease:
             self._check_answers()
-            self.application.on_ping(number)
+            self.on_ping(number)
         else:
             self._answer(Pong(number))
 
@@ -618,11 +619,11 @@ class Session:
         if frame.kind == Kind.CALL:
             stream.is_unary = True
             if has_first:
-                stream.receiver = self.application.on_call(frame, deadline, first)
+                stream.receiver = self.on_call(frame, deadline, first)
             else:
                 stream.asked = frame, deadline
         else:
-            stream.receiver = self.application.on_open(frame, deadline)
+            stream.receiver = self.on_open(frame, deadline)
         if number not in self._streams:  # this call has ended the session
             self._tell_lost(stream)
         elif has_first and not stream.is_unary:
@@ -652,7 +653,7 @@ class Session:
             raise RemoteProtocolError("Chunk: a call has one request")
         else:
             (frame, deadline), stream.asked = stream.asked, None
-            stream.receiver = self.application.on_call(frame, deadline, message)
+            stream.receiver = self.on_call(frame, deadline, message)
             if number not in self._streams:  # this call has ended the session
                 self._tell_lost(stream)
 
@@ -808,7 +809,7 @@ class Session:
             elif not (stream.over or stream.answered):
                 sent = stream.id not in unopened and (served is None or stream.id <= served)
                 self._tell(stream.receiver.failed, TunnelClosed(sent=sent, why=message))
-        self._tell(self.application.on_closed, reason, message)
+        self._tell(self.on_closed, reason, message)
 
     def _tell_lost(self, stream: Stream) -> None:
         if not stream.answered:
@@ -824,7 +825,7 @@ class Session:
 
     def fail(self, error: Exception) -> None:
         """End the session, because the application or a receiver has raised this."""
-        self.application.on_fault(error)
+        self.on_fault(error)
         self.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
 
 

@@ -1,4 +1,4 @@
-"""A recorded session: a session whose application and receivers write down each call as an event."""
+"""A recorded session: a session that writes down, as its receivers do, each call as an event."""
 
 from collections import deque
 from typing import Any
@@ -39,13 +39,12 @@ class Way:
     def flush_later(self) -> None: ...
 
 
-class RecordedSession:
+class RecordedSession(Session):
     def __init__(self, hello: Hello, *, dialler: bool, limits: Limits, now: float) -> None:
         self._now = now
         self.way = Way()
-        self.session = Session(hello, dialler=dialler, limits=limits, clock=lambda: self._now, writer=self.way)
-        self.session.application = self
         self._events: list[Event] = []
+        super().__init__(hello, dialler=dialler, limits=limits, clock=lambda: self._now, writer=self.way)
 
     def events(self) -> list[Event]:
         """The events since the last call, oldest first."""
@@ -56,17 +55,14 @@ class RecordedSession:
         """Open a stream whose receiver writes down its calls."""
         self._now = now
         receiver = _Recorder(self._note)
-        receiver.stream = self.session.start(receiver, kind, message, **how)
+        receiver.stream = self.start(receiver, kind, message, **how)
         return receiver.stream
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
-
-    # ---- `common.session.Application`
+    # ---- the application
 
     def on_hello(self) -> None:
-        kind = HelloReceived if self.session.state is State.DECIDING else Welcomed
-        self._note(kind(self.session.peer))
+        kind = HelloReceived if self.state is State.DECIDING else Welcomed
+        self._note(kind(self.peer))
 
     def on_open(self, frame: Open, deadline: float | None) -> "_Recorder":
         self._note(Opened(frame.stream, frame, deadline))
@@ -76,9 +72,6 @@ class RecordedSession:
         receiver = self.on_open(frame, deadline)
         receiver.took(request)
         return receiver
-
-    def on_ping(self, number: int) -> None:
-        self.session.pong(number)
 
     def on_drain(self, message: str) -> None:
         self._note(PeerDraining(message))

@@ -23,11 +23,11 @@ OK = Status(Code.OK)
 FAILED = ("failed", "this end of the link failed; its log has the details")
 
 
-class Side:
-    """A session's application. It gives all streams receivers that write down their calls and then do as a test says.
+class Side(Session):
+    """A session. It gives all streams receivers that write down their calls and then do as a test says.
 
     Attributes:
-        calls: each call, as (stream, method, what was said); stream 0 is the application itself.
+        calls: each call, as (stream, method, what was said); stream 0 is the session itself.
         does: what happens in a call, by (stream, method).
     """
 
@@ -35,10 +35,8 @@ class Side:
         self.calls: list[tuple[int, str, Any]] = []
         self.does: dict[tuple[int, str], Callable[[], object]] = {}
         self.faults: list[Exception] = []
-        self.session = Session(
-            hello_of("edge" if dialler else "hub"), dialler=dialler, limits=SMALL, clock=lambda: 0.0, writer=Way()
-        )
-        self.session.application = self
+        hello = hello_of("edge" if dialler else "hub")
+        super().__init__(hello, dialler=dialler, limits=SMALL, clock=lambda: 0.0, writer=Way())
 
     def call(self, stream: int, method: str, said: Any = None) -> None:
         self.calls.append((stream, method, said))
@@ -49,15 +47,15 @@ class Side:
 
     def open(self, message: bytes | None = None, **how: Any) -> int:
         receiver = Told(self, 0)
-        receiver.stream = self.session.start(receiver, Kind.ORDER, message, **how)
+        receiver.stream = self.start(receiver, Kind.ORDER, message, **how)
         return receiver.stream
 
-    def receive(self, *frames: Frame) -> None:
-        self.session.receive(b"".join(map(encode, frames)), 0.0)
+    def take(self, *frames: Frame) -> None:
+        self.receive(b"".join(map(encode, frames)), 0.0)
 
     def on_hello(self) -> None:
-        if self.session.state is State.DECIDING:
-            self.session.accept(1)
+        if self.state is State.DECIDING:
+            self.accept(1)
 
     def on_open(self, frame: Open, deadline: float | None) -> Told:
         self.call(frame.stream, "opened", deadline)
@@ -66,9 +64,6 @@ class Side:
     def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Told:
         self.call(frame.stream, "called", (deadline, request))
         return Told(self, frame.stream)
-
-    def on_ping(self, number: int) -> None:
-        self.session.pong(number)
 
     def on_drain(self, message: str) -> None:
         self.call(0, "drains", message)
@@ -117,9 +112,9 @@ def carry(one: Side, two: Side) -> None:
     while moved:
         moved = False
         for sender, receiver in ((one, two), (two, one)):
-            while data := sender.session.to_send():
+            while data := sender.to_send():
                 moved = True
-                receiver.session.receive(data, 0.0)
+                receiver.receive(data, 0.0)
 
 
 def fail() -> None:
@@ -161,8 +156,8 @@ def test_a_receiver_to_whom_the_peer_breaks_a_rule_of_the_stream_ends_the_sessio
 @pytest.mark.parametrize("method", ["opened", "took"])
 def test_a_receiver_that_ends_the_session_hears_its_own_end_and_no_further_frame(method: str) -> None:
     hub, _ = pair()
-    hub.does[1, method] = lambda: hub.session.goodbye("stopped", "enough")
-    hub.receive(opening(1), Chunk(1, 0, b"x"), Chunk(1, 0, b"y"), opening(3))
+    hub.does[1, method] = lambda: hub.goodbye("stopped", "enough")
+    hub.take(opening(1), Chunk(1, 0, b"x"), Chunk(1, 0, b"y"), opening(3))
     heard = ["opened", "left", "released"] if method == "opened" else ["opened", "took", "left", "released"]
     assert hub.methods(1) == heard
     assert hub.methods(3) == []
@@ -175,10 +170,10 @@ def test_a_receiver_that_ends_the_session_while_it_hears_of_an_end_hears_it_once
     one, two = edge.open(), hub.open(timeout_s=1.0)
     carry(hub, edge)
     number = two if method == "failed" else one
-    hub.does[number, method] = lambda: hub.session.goodbye("stopped", "enough")
-    edge.session.cancel(one)
+    hub.does[number, method] = lambda: hub.goodbye("stopped", "enough")
+    edge.cancel(one)
     carry(hub, edge)
-    hub.session.tick(1.0)
+    hub.tick(1.0)
     assert hub.methods(one) == ["opened", "left", "released"]
     assert hub.methods(two) == ["failed"]
     assert hub.methods(0) == ["closed"]
@@ -189,28 +184,28 @@ def test_a_receiver_hears_nothing_after_its_end_although_its_message_has_just_le
     one, two, accepted = hub.open(b"x"), hub.open(b"y"), edge.open()
     carry(edge, hub)
     for number in (one, two):
-        hub.session.send(number, b"z")
-    hub.session.send(accepted, b"z")
-    assert [hub.session.unsent(number) for number in (one, two, accepted)] == [1, 1, 1]
-    hub.does[one, "writable"] = lambda: hub.session.goodbye("stopped", "enough")
-    hub.session.to_send()
+        hub.send(number, b"z")
+    hub.send(accepted, b"z")
+    assert [hub.unsent(number) for number in (one, two, accepted)] == [1, 1, 1]
+    hub.does[one, "writable"] = lambda: hub.goodbye("stopped", "enough")
+    hub.to_send()
     assert (hub.methods(two), hub.methods(accepted)) == (["failed"], ["opened", "left", "released"])
 
 
 def test_nobody_hears_everything_and_does_nothing() -> None:
     hub, edge = pair()
-    number = hub.session.start(NOBODY, Kind.ORDER, b"x")
+    number = hub.start(NOBODY, Kind.ORDER, b"x")
     carry(hub, edge)
-    edge.session.end(number, OK, b"y")
+    edge.end(number, OK, b"y")
     carry(hub, edge)
-    hub.session.acknowledge(number, delivered=False)
+    hub.acknowledge(number, delivered=False)
     carry(hub, edge)
     assert edge.methods(number) == ["opened", "took", "released"]
 
 
 def test_a_receiver_that_ends_the_session_with_its_first_message_hears_of_the_end_once() -> None:
     hub, edge = pair()
-    hub.does[1, "took"] = lambda: hub.session.goodbye("done", "enough")
+    hub.does[1, "took"] = lambda: hub.goodbye("done", "enough")
     edge.open(b"x")
     carry(hub, edge)
     assert hub.methods(1) == ["opened", "took", "left", "released"]
@@ -225,25 +220,25 @@ def a_call(stream: int) -> Open:
 
 def test_a_call_is_told_once_its_request_is_whole() -> None:
     hub, _ = pair()
-    hub.receive(a_call(1), Chunk(1, 3, b"re"))
+    hub.take(a_call(1), Chunk(1, 3, b"re"))
     assert hub.methods(1) == []
-    hub.receive(Chunk(1, 0, b"que"))
+    hub.take(Chunk(1, 0, b"que"))
     assert hub.calls[-1] == (1, "called", (None, b"reque"))
 
 
 def test_a_call_whose_caller_leaves_before_its_request_is_whole_is_not_told_and_costs_no_credit() -> None:
     hub, _ = pair()
-    full = hub.session._inbox.granted + hub.session._inbox.owed
-    hub.receive(a_call(1), Chunk(1, 3, b"re"), Cancel(1))
-    hub.session.to_send()
-    hub.receive(Ack(1, delivered=False))
-    assert (hub.calls, hub.session.open_streams) == ([], 0)
-    assert hub.session._inbox.granted + hub.session._inbox.owed == full
+    full = hub._inbox.granted + hub._inbox.owed
+    hub.take(a_call(1), Chunk(1, 3, b"re"), Cancel(1))
+    hub.to_send()
+    hub.take(Ack(1, delivered=False))
+    assert (hub.calls, hub.open_streams) == ([], 0)
+    assert hub._inbox.granted + hub._inbox.owed == full
 
 
 def test_a_second_request_of_a_call_breaks_the_rules() -> None:
     hub, _ = pair()
-    hub.receive(a_call(1), Chunk(1, 0, b"one"), Chunk(1, 0, b"two"))
+    hub.take(a_call(1), Chunk(1, 0, b"one"), Chunk(1, 0, b"two"))
     assert hub.calls[-1] == (0, "closed", ("protocol-error", "Chunk: a call has one request"))
 
 
@@ -252,15 +247,15 @@ def test_the_message_of_a_unary_answer_is_told_with_the_end_or_costs_no_credit(l
     hub, edge = pair()
     number = edge.open(b"x", is_unary=True)
     carry(hub, edge)
-    full = edge.session._inbox.granted + edge.session._inbox.owed
-    hub.session.send(number, b"answer")
+    full = edge._inbox.granted + edge._inbox.owed
+    hub.send(number, b"answer")
     carry(hub, edge)
     assert edge.methods(number) == []  # it waits for the end
     if leaves:
-        edge.session.cancel(number)
-    hub.session.end(number, Status(0))
+        edge.cancel(number)
+    hub.end(number, Status(0))
     carry(hub, edge)
     if leaves:
-        assert edge.session._inbox.granted + edge.session._inbox.owed == full
+        assert edge._inbox.granted + edge._inbox.owed == full
     else:
         assert edge.calls[-1] == (number, "ended", (Status(0), b"answer"))
