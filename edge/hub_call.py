@@ -136,7 +136,8 @@ class HubCall(Account, AnswerReceiver, Receiver):
         channel = agent.driver_for(self._frame).channel
         may_begin = self.lease.holds if self.lease is not None else None
         opened = channel.open
-        call = ClientCall(opened, self, self.method, request, timeout_s=timeout_s, to=self.driver, may_begin=may_begin)
+        call = ClientCall(opened, self.method, request, timeout_s=timeout_s, to=self.driver, may_begin=may_begin)
+        call.receiver = self
         opened(call)
         if not call.over:
             self.at_driver = call

@@ -79,7 +79,7 @@ class Channel:
         may_begin: Callable[[], bool] | None = None,
     ) -> AwaitedCall:
         """A call for a coroutine. It starts when its first message is awaited. See `ClientCall`."""
-        return AwaitedCall(self.open, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
+        return AwaitedCall(ClientCall(self.open, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin))
 
     async def close(self) -> None:
         """Close the connections; running calls fail."""
@@ -213,7 +213,7 @@ class Channel:
         try:
             async with asyncio.timeout(WHO_TIMEOUT_S):
                 return await self._who(
-                    lambda method, request: AwaitedCall(begin, method, request, timeout_s=WHO_TIMEOUT_S)
+                    lambda method, request: AwaitedCall(ClientCall(begin, method, request, timeout_s=WHO_TIMEOUT_S))
                 )
         except TimeoutError:
             raise ValueError(f"it did not give its name within {WHO_TIMEOUT_S:g} s") from None

@@ -59,6 +59,7 @@ class AnswerReceiver:
 class ClientCall(Stream):
     """One call, which its opener sends."""
 
+    receiver: AnswerReceiver  # set it before the call is opened
     took: Callable[[bytes], None] | None = None
     """Takes each message of an answer that may have any number of them, and so none for `answered`. Call `consumed`
     when their memory is free again. None: the answer has one message."""
@@ -74,7 +75,6 @@ class ClientCall(Stream):
     def __init__(
         self,
         opener: "Callable[[ClientCall], None]",
-        receiver: AnswerReceiver,
         method: str,
         request: bytes,
         *,
@@ -83,7 +83,6 @@ class ClientCall(Stream):
         may_begin: Callable[[], bool] | None = None,
     ) -> None:
         self.opener = opener  # sends the call's request, now or later, or calls `fail`
-        self.receiver = receiver
         self.method = method  # the path, e.g. `/csi.v1.Controller/CreateVolume`
         self.request = request
         self.timeout_s = timeout_s  # sent as `grpc-timeout`; the client itself sets no limit
@@ -265,17 +264,8 @@ class AwaitedCall(AnswerReceiver):
     cancels the call as well (RST_STREAM CANCEL).
     """
 
-    def __init__(
-        self,
-        opener: Callable[[ClientCall], None],
-        method: str,
-        request: bytes,
-        *,
-        timeout_s: float | None,
-        to: str = "",
-        may_begin: Callable[[], bool] | None = None,
-    ) -> None:
-        call = ClientCall(opener, self, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
+    def __init__(self, call: ClientCall) -> None:
+        call.receiver = self
         call.took = self._took
         self._call: ClientCall | None = call  # None at its end: the two would keep each other, with the answer
         self._has_started = False

@@ -199,7 +199,8 @@ class Calling:
             call.fail(VendorUnreachable(self.connection.path, "the connection is over"))
 
     def call(self, receiver: AnswerReceiver, request: bytes = b"", method: str = "/a/B") -> ClientCall:
-        call = ClientCall(self.open, receiver, method, request, timeout_s=None)
+        call = ClientCall(self.open, method, request, timeout_s=None)
+        call.receiver = receiver
         if isinstance(receiver, Messages):
             call.took = partial(receiver.took, call)
         self.open(call)

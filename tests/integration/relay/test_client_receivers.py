@@ -77,7 +77,8 @@ async def channel(path: Path, vendor: Vendor) -> AsyncIterator[Channel]:
 def start(
     channel: Channel, receiver: AnswerReceiver, method: str = "/a/B", may_begin: Callable[[], bool] | None = None
 ) -> ClientCall:
-    call = ClientCall(channel.open, receiver, method, b"request", timeout_s=None, may_begin=may_begin)
+    call = ClientCall(channel.open, method, b"request", timeout_s=None, may_begin=may_begin)
+    call.receiver = receiver
     channel.open(call)
     return call
 
