@@ -12,6 +12,7 @@ Rules:
 
 import functools
 import ipaddress
+from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 Connection = TypeVar("Connection")
@@ -32,6 +33,9 @@ class Handshakes(Generic[Connection]):
 
     def __len__(self) -> int:
         return len(self._groups_of)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(self._groups_of)
 
     def add(self, connection: Connection, address: str, now: float) -> Connection | None:
         """Add a connection. Above the limit, remove and return one, which may be this one, for the caller to end."""

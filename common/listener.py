@@ -54,8 +54,10 @@ OnFailed = Callable[[str, Reason, str], None]
 """Called with address, reason and a sentence if a connection ends before its hello, unless the client just left."""
 
 
-class _Arrival:
-    __slots__ = ("address", "began", "group", "raw", "task", "timer", "websocket")
+class _Connection:
+    """Has `raw` before TLS, a `task` in TLS's handshake, then a `websocket`, and an `identity` once it is admitted."""
+
+    __slots__ = ("address", "began", "group", "identity", "raw", "task", "timer", "websocket")
 
     def __init__(self, began: float) -> None:
         self.address = self.group = ""
@@ -64,6 +66,7 @@ class _Arrival:
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.websocket: WebSocket | None = None
+        self.identity: str | None = None  # the name in its certificate; empty without one
 
     def cut(self, why: str) -> None:
         if self.websocket is not None:
@@ -121,13 +124,11 @@ class Listener:
         self._on_failed = on_failed
         self._admits = admits
         self._server: asyncio.Server | None = None
-        self._arrivals: Handshakes[_Arrival] = Handshakes(max_handshakes, share_s=_SHARE * limits.hello_timeout_s)
+        self._arriving: Handshakes[_Connection] = Handshakes(max_handshakes, share_s=_SHARE * limits.hello_timeout_s)
         self._may_trim = False
-        self._websockets: dict[WebSocket, _Arrival] = {}
-        self._admitted: dict[WebSocket, str] = {}
-        self._links_of: Counter[str] = Counter()
-        self._handshakes: set[asyncio.Task[None]] = set()
-        self._raw: set[RawTcp] = set()
+        self._websockets: dict[WebSocket, _Connection] = {}
+        self._admitted = 0  # the number of admitted links
+        self._links_of: Counter[str] = Counter()  # the same by identity
         self._answers: set[asyncio.Task[None]] = set()
         self._on_hello = self._decide  # one bound method for all links
 
@@ -153,131 +154,124 @@ class Listener:
     async def close(self) -> None:
         """Close the socket and every connection. A connection that has sent its goodbye gets `LINGER_S` to end."""
         self.stop_accepting()
-        for raw in list(self._raw):
-            raw.transport.abort()
-        for task in [*self._handshakes, *self._answers]:
+        without_websocket = [it for it in self._arriving if it.websocket is None]
+        tasks = [*self._answers, *(it.task for it in without_websocket if it.task is not None)]
+        for connection in without_websocket:
+            connection.cut("the listener was closed")
+        for task in self._answers:
             task.cancel()
         if any(websocket.lingers for websocket in self._websockets):
             await asyncio.sleep(LINGER_S)
         for websocket in list(self._websockets):
             websocket.abort("the listener was closed")
-        await asyncio.gather(*self._handshakes, *self._answers, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._sock.close()
 
     # ---- a connection on its way to a link ---------------------------------------------------------------------------
 
     def _make_plain(self) -> WebSocket:
-        return self._make_websocket(_Arrival(asyncio.get_running_loop().time()))
+        return self._make_websocket(_Connection(asyncio.get_running_loop().time()))
 
     def _make_raw(self) -> RawTcp:
-        arrival = _Arrival(asyncio.get_running_loop().time())
-        arrival.raw = RawTcp(
-            lambda raw: self._connected(arrival, raw),
-            on_flight=lambda raw: self._start_tls(arrival, raw),
-            on_lost=lambda raw: self._left(arrival, raw),
+        connection = _Connection(asyncio.get_running_loop().time())
+        connection.raw = RawTcp(
+            lambda raw: self._connected(connection, raw),
+            on_flight=lambda raw: self._start_tls(connection, raw),
+            on_lost=lambda _raw: self._leave(connection),  # a health check, or a client that was too slow
         )
-        return arrival.raw
+        return connection.raw
 
-    def _make_websocket(self, arrival: _Arrival) -> WebSocket:
+    def _make_websocket(self, connection: _Connection) -> WebSocket:
         return WebSocket(
             self._limits,
             self._make_link,
-            on_made=lambda websocket: self._made(arrival, websocket),
+            on_made=lambda websocket: self._made(connection, websocket),
             on_end=self._ended,
             on_plain=self._answer if self.pages is not None else None,
             on_failed=self._no_session,
-            began=arrival.began,
+            began=connection.began,
         )
 
-    def _connected(self, arrival: _Arrival, raw: RawTcp) -> None:
+    def _connected(self, connection: _Connection, raw: RawTcp) -> None:
         """A TCP connection came in, on which the client may begin TLS."""
         host, port, *_ = raw.transport.get_extra_info("peername") or ("?", 0)
-        arrival.address, arrival.group = f"{host}:{port}", group_of(host)
-        self._raw.add(raw)
+        connection.address, connection.group = f"{host}:{port}", group_of(host)
         loop = asyncio.get_running_loop()
-        arrival.timer = loop.call_later(self._limits.hello_timeout_s, self._no_client_hello, arrival, raw)
-        self._enter(arrival)
+        connection.timer = loop.call_later(self._limits.hello_timeout_s, self._no_client_hello, connection, raw)
+        self._enter(connection)
 
-    def _made(self, arrival: _Arrival, websocket: WebSocket) -> None:
+    def _made(self, connection: _Connection, websocket: WebSocket) -> None:
         """A connection can carry a WebSocket: at once without TLS, else after TLS's handshake."""
-        arrival.websocket = websocket
-        self._websockets[websocket] = arrival
-        if arrival.raw is not None:
+        connection.websocket = websocket
+        self._websockets[websocket] = connection
+        if connection.raw is not None:
             return
         peer = websocket.peer()
-        arrival.address = peer.address
-        arrival.group = f"uid {peer.uid}" if peer.local else group_of(peer.host)
-        self._enter(arrival)
+        connection.address = peer.address
+        connection.group = f"uid {peer.uid}" if peer.local else group_of(peer.host)
+        self._enter(connection)
         if peer.uid is not None and self._allow_uids is not None and peer.uid not in self._allow_uids:
             websocket.turn_away(f"uid {peer.uid} is not on --uds-allow-uid")
 
-    def _enter(self, arrival: _Arrival) -> None:
+    def _enter(self, connection: _Connection) -> None:
         """Count a new connection. If there are too many, end one (see `common.handshakes`)."""
-        surplus = self._arrivals.add(arrival, arrival.group, arrival.began)
-        self._may_trim = self._may_trim or len(self._arrivals) >= _TRIM_AFTER
+        surplus = self._arriving.add(connection, connection.group, connection.began)
+        self._may_trim = self._may_trim or len(self._arriving) >= _TRIM_AFTER
         if surplus is not None:
-            why = f"{self._arrivals.most} connections without a hello is the limit (--max-handshakes)"
+            why = f"{self._arriving.most} connections without a hello is the limit (--max-handshakes)"
             log.warning("a connection from %s was closed: %s", surplus.address, why, extra=of_peer(surplus.group))
             self._on_failed(surplus.address, Reason.FULL, why)
             surplus.cut(why)
 
-    def _leave(self, arrival: _Arrival) -> None:
+    def _leave(self, connection: _Connection) -> None:
         """Count a connection no more: its peer was admitted, or it has ended."""
-        self._arrivals.remove(arrival)
-        arrival.raw = arrival.task = arrival.timer = None
-        if self._may_trim and len(self._arrivals) < _TRIM_AFTER // 8:
+        self._arriving.remove(connection)
+        if connection.timer is not None:
+            connection.timer.cancel()
+        connection.raw = connection.task = connection.timer = None
+        if self._may_trim and len(self._arriving) < _TRIM_AFTER // 8:
             self._may_trim = False
             asyncio.get_running_loop().call_later(_TRIM_DELAY_S, _give_memory_back)
 
     # ---- TLS ---------------------------------------------------------------------------------------------------------
 
-    def _no_client_hello(self, arrival: _Arrival, raw: RawTcp) -> None:
-        self._tls_failed(arrival, f"no ClientHello within {self._limits.hello_timeout_s:g} s", Reason.HELLO_TIMEOUT)
+    def _no_client_hello(self, connection: _Connection, raw: RawTcp) -> None:
+        self._tls_failed(connection, f"no ClientHello within {self._limits.hello_timeout_s:g} s", Reason.HELLO_TIMEOUT)
         raw.transport.abort()
 
-    def _left(self, arrival: _Arrival, raw: RawTcp) -> None:
-        """A connection ended before TLS: a health check, or a client that was too slow."""
-        self._raw.discard(raw)
-        if arrival.timer is not None:
-            arrival.timer.cancel()
-        self._leave(arrival)
-
-    def _start_tls(self, arrival: _Arrival, raw: RawTcp) -> None:
-        if not self._admits(arrival.group):
+    def _start_tls(self, connection: _Connection, raw: RawTcp) -> None:
+        if not self._admits(connection.group):
             raw.transport.abort()
             return
-        self._raw.discard(raw)
-        if arrival.timer is not None:
-            arrival.timer.cancel()
-        arrival.task = asyncio.get_running_loop().create_task(self._handshake(arrival, raw), name="TLS handshake")
-        self._handshakes.add(arrival.task)
-        arrival.task.add_done_callback(self._handshakes.discard)
+        if connection.timer is not None:
+            connection.timer.cancel()
+        connection.task = asyncio.get_running_loop().create_task(self._handshake(connection, raw), name="TLS handshake")
 
-    async def _handshake(self, arrival: _Arrival, raw: RawTcp) -> None:
+    async def _handshake(self, connection: _Connection, raw: RawTcp) -> None:
         assert self._tls is not None
         queue_little(raw.transport)
-        left_s = arrival.began + self._limits.hello_timeout_s - asyncio.get_running_loop().time()
-        websocket = self._make_websocket(arrival)
+        left_s = connection.began + self._limits.hello_timeout_s - asyncio.get_running_loop().time()
+        websocket = self._make_websocket(connection)
         try:
             secure = await raw.secure(websocket, self._tls(), server_side=True, ssl_handshake_timeout=max(0.01, left_s))
         except OSError as error:  # SSLError and a lost connection are both OSErrors
-            self._leave(arrival)
+            self._leave(connection)
             if isinstance(error, ConnectionResetError):  # a client that connects and leaves is a health check
-                log.debug("the TLS handshake with %s failed: %s", arrival.address, in_words(error))
+                log.debug("the TLS handshake with %s failed: %s", connection.address, in_words(error))
             else:
                 too_slow = isinstance(error, ConnectionAbortedError)
-                self._tls_failed(arrival, in_words(error), Reason.HELLO_TIMEOUT if too_slow else Reason.CERTIFICATE)
+                self._tls_failed(connection, in_words(error), Reason.HELLO_TIMEOUT if too_slow else Reason.CERTIFICATE)
         except asyncio.CancelledError:
-            self._leave(arrival)
+            self._leave(connection)
             raise
         else:
             websocket.connection_made(secure)
-            if arrival.websocket is None:  # the connection had ended before
-                self._leave(arrival)
+            if connection.websocket is None:  # the connection had ended before
+                self._leave(connection)
 
-    def _tls_failed(self, arrival: _Arrival, why: str, reason: Reason) -> None:
-        log.warning("the TLS handshake with %s failed: %s", arrival.address, why, extra=of_peer(arrival.group))
-        self._on_failed(arrival.address, reason, f"the TLS handshake failed: {why}")
+    def _tls_failed(self, connection: _Connection, why: str, reason: Reason) -> None:
+        log.warning("the TLS handshake with %s failed: %s", connection.address, why, extra=of_peer(connection.group))
+        self._on_failed(connection.address, reason, f"the TLS handshake failed: {why}")
 
     # ---- WebSocket and hello -----------------------------------------------------------------------------------------
 
@@ -297,45 +291,43 @@ class Listener:
         """Let the handler decide on a peer whose hello has come. Refuse it if there are too many links."""
         assert isinstance(link.writer, WebSocket)
         websocket = link.writer
+        connection = self._websockets[websocket]
         peer = link.peer_identity
         identity = next(iter(peer.uris or peer.common_names), "")
         why = ""
-        if len(self._admitted) >= self._max_connections:
+        if self._admitted >= self._max_connections:
             why = f"{self._max_connections} connections is the limit (--max-connections)"
         elif identity and self._links_of[identity] >= MOST_LINKS_OF_ONE:
             why = f"{MOST_LINKS_OF_ONE} connections with the certificate of one name is the limit"
         if why:
-            log.warning(
-                "a connection from %s was refused: %s", peer.address, why, extra=of_peer(self._group(websocket))
-            )
+            log.warning("a connection from %s was refused: %s", peer.address, why, extra=of_peer(connection.group))
             self._on_failed(peer.address, Reason.FULL, f"{link.peer.role} {link.peer.name} was refused: {why}")
             link.refuse(HandshakeRefused(Reason.FULL, f"the hub's listener is full: {why}"))
             return
         self._handler.greeted(link)
         if link.state is State.OPEN:
-            self._admitted[websocket] = identity
+            connection.identity = identity
+            self._admitted += 1
             self._links_of[identity] += 1
-            self._leave(self._websockets[websocket])
+            self._leave(connection)
 
     def _no_session(self, websocket: WebSocket, level: int, why: str) -> None:
-        address = websocket.peer().address
-        log.log(level, "%s got no session: %s", address, why, extra=of_peer(self._group(websocket)))
+        connection = self._websockets[websocket]
+        log.log(level, "%s got no session: %s", connection.address, why, extra=of_peer(connection.group))
         if level >= logging.WARNING:
-            self._on_failed(address, Reason.PROTOCOL_ERROR, f"no session: {why}")
+            self._on_failed(connection.address, Reason.PROTOCOL_ERROR, f"no session: {why}")
 
     def _ended(self, websocket: WebSocket) -> None:
-        arrival = self._websockets.pop(websocket, None)
-        identity = self._admitted.pop(websocket, None)
-        if identity is not None:
-            self._links_of[identity] -= 1
-            if not self._links_of[identity]:
-                del self._links_of[identity]
-        if arrival is not None:
-            self._leave(arrival)
-
-    def _group(self, websocket: WebSocket) -> str:
-        arrival = self._websockets.get(websocket)
-        return arrival.group if arrival is not None else ""
+        connection = self._websockets.pop(websocket, None)
+        if connection is None:
+            return
+        if connection.identity is None:
+            self._leave(connection)
+            return
+        self._admitted -= 1
+        self._links_of[connection.identity] -= 1
+        if not self._links_of[connection.identity]:
+            del self._links_of[connection.identity]
 
     def _answer(self, path: str, writer: asyncio.StreamWriter) -> None:
         assert self.pages is not None
