@@ -26,7 +26,7 @@ OWN: Final = PARAMETER.encode()  # only a request with these bytes can have such
 def without_own(method: str, request: bytes) -> bytes:
     """A request without the bridge's own parameters. Every other field stays, unknown ones included."""
     kind = _WITH_PARAMETERS.get(method)
-    if kind is None or OWN not in request:
+    if kind is None:
         return request
     try:
         asked = kind.FromString(request)

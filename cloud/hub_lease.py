@@ -118,7 +118,7 @@ class HubLease:
                         reach("lead.after-lease")
                         self.leadership = Leadership(sent_at + self._deadline_s, self._now)
                         return True
-                self._wait(f"{self._record.holder or 'a hub may hold it, although the Lease names none'}")
+                self._wait(self._record.holder or "a hub may hold it, although the Lease names none")
             except (KubeError, TimeoutError) as error:
                 self._wait(str(error) or _SILENT, level=logging.WARNING)
             if not waits:

@@ -51,7 +51,6 @@ class HubParts:
             offers=Offers(records, metrics),
             metrics=metrics,
             loss=partial(getattr, incarnation, "loss"),
-            owners=nodes.segments.owners,
             affinity=Affinity(sync.source) if sync.source is not None else None,
             most_open=settings.max_open_creates,
             rules=settings.election_rules,

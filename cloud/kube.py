@@ -27,6 +27,7 @@ import aiohttp
 from aiohttp.http_exceptions import LineTooLong
 from kubernetes.aio.client.api_client import ApiClient
 
+from cloud.http_answer import MOST_BYTES
 from cloud.kept_connections import ANSWER_S, NOT_LEADING, KeptConnections
 from cloud.kube_credentials import Credentials, loaded, unusable
 from common.errors import BridgeError
@@ -34,13 +35,8 @@ from common.version import SOFTWARE
 
 Body = dict[str, Any]
 
-# TCP probes a silent watch after this time, and closes it after three probes without an answer.
-_SILENCE_S: Final = 60.0
-
-_PROBE_S, _PROBES = 5, 3
-
-# The largest event of a watch. etcd takes objects of 1.5 MiB, and JSON escapes some characters with six.
-_MOST_LINE_BYTES: Final = 8 * 1024 * 1024
+# TCP probes a watch after this silence, at these intervals, and closes it after this number without an answer.
+_SILENCE_S, _PROBE_S, _PROBES = 60, 5, 3
 
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
@@ -171,7 +167,7 @@ class Kube:
 
         Raises:
             KubeError: the server refused, or the watch broke off; `is_expired` if the version is too old, or the next
-                event has more than `_MOST_LINE_BYTES`.
+                event has more than `MOST_BYTES`.
         """
         what = f"watch {resource.plural}"
         query = {
@@ -326,7 +322,7 @@ async def connect(
     """
     async with loaded(kubeconfig) as settings:
         settings.client_session_kwargs = {
-            "read_bufsize": _MOST_LINE_BYTES // 2,  # aiohttp takes lines of twice that
+            "read_bufsize": MOST_BYTES // 2,  # aiohttp takes lines of twice that
             "response_class": _Answer,
             # aiohttp would look for a proxy at each request, in a thread, which costs as much as the rest of it. It
             # would also look into ~/.netrc, for a server that has its credentials in the kubeconfig.
@@ -441,7 +437,7 @@ def _probed_socket(address: Any) -> socket.socket:
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(_SILENCE_S))
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
     return made
@@ -466,7 +462,7 @@ async def _line(what: str, content: aiohttp.StreamReader) -> bytes:
     try:
         return await content.readline()
     except LineTooLong as error:
-        raise KubeError(what, 0, _TOO_LARGE, f"an event has more than {_MOST_LINE_BYTES >> 20} MiB") from error
+        raise KubeError(what, 0, _TOO_LARGE, f"an event has more than {MOST_BYTES >> 20} MiB") from error
 
 
 def _decode(what: str, data: bytes) -> Body:

@@ -98,8 +98,9 @@ class Mounts:
         if (fact := self._fact(node)) is not None:
             return frozenset((fact.body.get("status") or {}).get("volumesInUse") or ())
         state = self.kubelet_state(node)
-        is_known = state is not None and self.has_node(node) and not self._source.nodes_trouble
-        return state.in_use if state is not None and is_known else None
+        if state is None or not self.has_node(node) or self._source.nodes_trouble:
+            return None
+        return state.in_use
 
     def claim_of(self, in_use: str) -> str:
         """The claim NAMESPACE/NAME of a volume by its name in `volumesInUse`; empty if it is not known."""

@@ -18,17 +18,12 @@ Rules, in this order:
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from cloud.mounts import Mounts
 from cloud.sync.fact_kinds import Fact
 from cloud.sync.fact_table import FactTable
 from common.objects import Ref
 from common.sole_use import sole_use
-
-_WAYS_OUT: Final = (
-    "bring it back, or if it is dead: csi-bridge fence {0}, or the taint node.kubernetes.io/out-of-service"
-)
 
 
 class SoleUse:
@@ -78,7 +73,10 @@ class SoleUse:
 
     def _has(self, node: str, what: str) -> str:
         if absence := self._absence(node):
-            return f"node {node} {what}, and {absence}: {_WAYS_OUT.format(node)}"
+            return (
+                f"node {node} {what}, and {absence}: bring it back, or if it is dead: csi-bridge fence {node}, or the "
+                f"taint node.kubernetes.io/out-of-service"
+            )
         return (
             f"node {node} {what}; one node at a time may have it (attachRequired: false): delete its pods that use it"
         )

@@ -20,8 +20,9 @@ from cloud.edge_nodes import Nodes
 from cloud.leaks.tally import Tally
 from cloud.leaks.verdicts import LEAKS, Told, Truths, doubts, ghosts, orphans, read_records, referring, strays
 from cloud.placement.affinity import Fit
+from cloud.placement.claims import Unlisted
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.inventory import Unlisted, each_page
+from cloud.placement.inventory import each_page
 from cloud.placement.ledger import Ledger
 from cloud.placement.placement import Placement
 from cloud.placement.rules import LISTED_BY, SNAPSHOT, VOLUME

@@ -46,11 +46,8 @@ from common.errors import NameElsewhere, NoPlace, PlacementNotKept
 _NODE: Final = "Node "  # Begins the name of a mark. A claim's name begins with a method.
 
 
-class ListsTooLarge(Exception):
-    """The lists of a node are too large together, and nothing has changed."""
-
-    def __init__(self, size_bytes: int) -> None:
-        super().__init__(f"the lists of this node have {size_bytes} bytes, and {MOST_LISTED_BYTES} is the limit")
+class Unlisted(Exception):
+    """A node has given no list, or none that counts: not whole, or too large. The text says why."""
 
 
 class Claims:
@@ -275,7 +272,7 @@ class Claims:
         `at` is the same moment on the monotonic clock (`Book.lists`).
 
         Raises:
-            ListsTooLarge: see `MOST_LISTED_BYTES`.
+            Unlisted: the lists of the node are too large together (`MOST_LISTED_BYTES`), and nothing has changed.
             PlacementNotKept: the mark cannot be written, and the list does not count.
         """
         book = self._books[driver]
@@ -296,7 +293,7 @@ class Claims:
         held = size_bytes(thing for its in self._books.values() for thing in its.listed_by(node))
         size = held - size_bytes(old) + size_bytes(new)
         if size > MOST_LISTED_BYTES:
-            raise ListsTooLarge(size)
+            raise Unlisted(f"the lists of this node have {size} bytes, and {MOST_LISTED_BYTES} is the limit")
         revived = [claim for thing in new for claim in book.revive(thing, node, now)]
         for thing in new:
             book.list(thing, node, now)

@@ -34,14 +34,14 @@ class ForeignIds:
     def __init__(
         self,
         metrics: Metrics,
-        elsewhere: Callable[[str, Thing, str], str] | None,
+        elsewhere: Callable[[str, Thing, str], str],
         owners: Callable[[Mapping[str, str]], AbstractSet[str]],
     ) -> None:
         """Without conflicts.
 
         `elsewhere` returns, of a driver, a thing and a node, another node that the thing's PersistentVolume is for, if
-        it is not for this one; else an empty text. None: this hub follows no PersistentVolumes. `owners` returns the
-        nodes that have the unique segments in a term of a topology.
+        it is not for this one; else an empty text. `owners` returns the nodes that have the unique segments in a term
+        of a topology.
         """
         self._metrics, self._elsewhere, self._owners = metrics, elsewhere, owners
         # By node, and by driver and name of the create: the sentence for people.
@@ -70,9 +70,7 @@ class ForeignIds:
                 if own is not None and own.is_made and own.name == name:
                     continue  # a retry: this node has made it under this name before
                 owner = next((other for other in book.made(thing) if other != node), "")
-            if not owner and self._elsewhere is not None:
-                owner = self._elsewhere(driver, thing, node)
-            if owner:
+            if owner := owner or self._elsewhere(driver, thing, node):
                 do = (
                     "both: one of them names what is not its own, and csi-bridge forget NODE on the hub's host takes "
                     "it from that one"

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError
 
 from cloud.placement.book import LISTED_BYTES, MOST_LISTED_BYTES
-from cloud.placement.claims import Claims, ListsTooLarge
+from cloud.placement.claims import Claims, Unlisted
 from cloud.placement.requests import LONGEST_CHARS
 from cloud.placement.rules import LISTINGS, SNAPSHOT, VOLUME, Thing
 from cloud.question import AskNode, Question
@@ -56,10 +56,6 @@ _MOST_SOUGHT = 10_000
 
 _Read = TypeVar("_Read")
 _Key = tuple[str, str, str]  # Driver, node and kind
-
-
-class Unlisted(Exception):
-    """A node's driver did not answer with a list, or not with a whole one. The text says why."""
 
 
 class Listed(NamedTuple):
@@ -207,7 +203,7 @@ class Inventories:
                         self._ask_node, driver, node, kind, lambda page: things.extend(it.thing for it in page)
                     )
             await self._claims.listed(driver, node, kind, things, began=began, at=at)
-        except (CallError, Unlisted, ListsTooLarge, TimeoutError) as error:
+        except (CallError, Unlisted, TimeoutError) as error:
             why = str(error) or f"its pages take longer than {_LIST_LIMIT_S:g} s"
             log.warning("no list of each %s of driver %s on edge node %s: %s", kind, driver, node, why)
         else:

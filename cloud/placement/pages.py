@@ -22,8 +22,9 @@ from google.protobuf.message import DecodeError
 
 from cloud.placement import page_tokens
 from cloud.placement.book import Book
+from cloud.placement.claims import Unlisted
 from cloud.placement.decisions import Send
-from cloud.placement.inventory import MOST_PAGES, Unlisted, endless, in_thread, parse
+from cloud.placement.inventory import MOST_PAGES, endless, in_thread, parse
 from cloud.placement.page_tokens import PageToken
 from cloud.placement.rules import LISTINGS, Thing
 from cloud.placement.segment import placed_answer

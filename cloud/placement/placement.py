@@ -49,7 +49,6 @@ class Placement:
         offers: Offers,
         metrics: Metrics,
         loss: Callable[[], str],
-        owners: Callable[[Mapping[str, str]], set[str]],
         affinity: Affinity | None,
         most_open: int,
         rules: Callable[[str], ElectionRules],
@@ -69,7 +68,7 @@ class Placement:
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
         # refuses ids of other nodes, and remembers them.
-        self.foreign = ForeignIds(metrics, self._elsewhere if affinity is not None else None, owners)
+        self.foreign = ForeignIds(metrics, self._elsewhere, nodes.segments.owners)
         self._most_open = most_open
         # elect the nodes that serve drivers whose storage every node reaches.
         self.elections = Elections(

@@ -231,7 +231,7 @@ async def test_a_hub_that_stops_while_it_still_asks_says_nothing_of_it(
 async def test_after_a_line_of_a_watch_without_an_end_the_objects_are_listed_again_and_it_is_no_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kube_client, "_MOST_LINE_BYTES", 65_536)
+    monkeypatch.setattr(kube_client, "MOST_BYTES", 65_536)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -45,7 +45,7 @@ from tests.kit.memory_records import MemoryRecords
 from tests.kit.state_db import records_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from cloud.placement.book import Book
@@ -336,7 +336,6 @@ class Placed:
             offers=Offers(self.offers, metrics),
             metrics=metrics,
             loss=lambda: self.lost,
-            owners=lambda term: {term[NODE_SEGMENT]} if NODE_SEGMENT in term else set(),
             affinity=self._affinity,
             most_open=self._most_open,
             rules=lambda _driver: self.rules,
@@ -358,6 +357,14 @@ class Placed:
         await self.records.close()
 
     # what is asked of `cloud.edge_nodes.Nodes`
+
+    @property
+    def segments(self) -> Placed:
+        """The unique segments: the bridge's alone."""
+        return self
+
+    def owners(self, term: Mapping[str, str]) -> set[str]:
+        return {term[NODE_SEGMENT]} if NODE_SEGMENT in term else set()
 
     def drivers(self) -> list[str]:
         return [DRIVER]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cloud.placement.book import LISTED_BYTES
 from cloud.placement.claim import Mark
-from cloud.placement.claims import Claims, ListsTooLarge
+from cloud.placement.claims import Claims, Unlisted
 from cloud.placement.ledger import Open
 from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
 from cloud.records.records import Body, Change, Kind
@@ -430,9 +430,9 @@ async def test_the_lists_of_one_node_are_bounded_together(claims: Claims, monkey
     ten = [Thing(VOLUME, f"v-{number}") for number in range(10)]
     for again in range(2):
         await claims.listed(D, "n1", VOLUME, ten, began=float(again), at=0.0)
-    with pytest.raises(ListsTooLarge):
+    with pytest.raises(Unlisted):
         await claims.listed("e.example", "n1", VOLUME, ten[:1], began=0.0, at=0.0)
-    with pytest.raises(ListsTooLarge):
+    with pytest.raises(Unlisted):
         await claims.listed(D, "n1", VOLUME, [*ten[1:], Thing(VOLUME, "w-0"), Thing(VOLUME, "w-1")], began=0.0, at=0.0)
     await claims.listed("e.example", "n2", VOLUME, ten, began=0.0, at=0.0)
     assert claims.book(D).has(ten[0], "n1")
