@@ -80,11 +80,7 @@ _CARRIED = "the hub forwards only methods of CSI, and of the Node service, which
 class Calls:
     """The calls of proxy drivers and operators.
 
-    Attributes:
-        nodes: the nodes.
-        placement: decides where a call goes.
-        counts: counts the calls of each node.
-        guard: raises VolumeHeld for the driver, the request and the node of a detach, while the volume may be mounted.
+    `guard` raises VolumeHeld for the driver, the request and the node of a detach, while the volume may be mounted.
     """
 
     def __init__(
@@ -231,7 +227,6 @@ class Call(Account, Receiver):
             self._link.consumed(self._frame.stream, owed)
 
     def _ask_all(self, ask_all: AskAll, request: bytes) -> None:
-        """Let a task ask the nodes. To cancel the call ends it."""
         timeout_s = None
         if self._deadline is not None:
             timeout_s = max(0.001, self._deadline - self._link.loop.time())

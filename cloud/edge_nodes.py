@@ -95,8 +95,6 @@ _MOST_SOON = 4
 
 @dataclass(slots=True)
 class _Node:
-    """A node."""
-
     stored: StoredNode
     left: tuple[float, float]  # when its last link ended, or the hub began: monotonic, and since the epoch
     # drivers in `stored` whose first report is not written yet, so that it does not count
@@ -357,7 +355,7 @@ class Nodes:
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def _of(self, name: str) -> _Node:
-        """A node to read; one that the hub does not know has no link and no reports."""
+        # To read: one that the hub does not know has no link and no reports.
         return self._nodes.get(name, _UNKNOWN)
 
     def knows(self, name: str, driver: str = "") -> bool:

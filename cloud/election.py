@@ -27,11 +27,9 @@ from typing import Final, NamedTuple
 from cloud.node_marks import is_label
 from common.parsers import is_driver_name
 
+# The default of `--takeover-after`. An agent whose network or process has just restarted is back within 10 s
+# (`common.uplink`); a sidecar's call waits for 10 to 15 s before its first retry.
 TAKEOVER_S: Final = 15.0
-"""The default of `--takeover-after`. An agent whose network or process has just restarted is back within 10 s
-(`common.uplink`); a sidecar's call waits for 10 to 15 s before its first retry."""
-
-
 FIRST: Final = "first election"  # the cause of a driver's first election
 
 
@@ -99,15 +97,10 @@ class ElectionRules:
 def choose(
     present: Elected | None, seats: Mapping[str, Seat], rules: ElectionRules, *, served: float, now: float
 ) -> tuple[str, str] | None:
-    """The node to elect, and why; None: the present election stands, or no node can serve.
+    """The node to elect, and why; None: the `present` election stands, or no node can serve.
 
-    Args:
-        present: the last election; None: there was none.
-        seats: the nodes that have reported the driver.
-        rules: the operator's rules.
-        served: when the present node could last serve, or when the hub began to look for one, in seconds of the
-            monotonic clock. A node that comes and goes, and serves never, has its last link only a moment ago.
-        now: in seconds of the monotonic clock.
+    `served` is when the present node could last serve, or when the hub began to look for one, as `now` in seconds of
+    the monotonic clock. A node that comes and goes, and serves never, has its last link only a moment ago.
     """
     if any(rules.lacks(seat.labels) for seat in seats.values()):
         return None
@@ -187,6 +180,5 @@ def _is_pattern(text: str) -> bool:
 
 
 def _label_of(pattern: str) -> tuple[str, str | None]:
-    """A value None fits any."""
     key, equals, value = pattern.removeprefix(_LABEL).partition("=")
-    return key, value if equals else None
+    return key, value if equals else None  # None fits any value

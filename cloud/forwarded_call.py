@@ -32,11 +32,7 @@ class ForwardedCall(Account, Receiver):
     __slots__ = ("_call", "_link", "_number", "_owed")
 
     def send(self, link: Link, call: ServerCall) -> None:
-        """Send the sidecar's call to the hub.
-
-        Raises:
-            CallError: nothing was sent.
-        """
+        """Send the sidecar's call to the hub. Raises CallError: nothing was sent."""
         self._link, self._call = link, call
         # The size of the answer's last message, whose credit goes back with the status; -1: there is none.
         self._owed = -1

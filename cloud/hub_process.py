@@ -40,11 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("csi_bridge.hub")
 
-_OWN_DESCRIPTORS = 256
-"""Databases, logs, the connections to Kubernetes, and those of the join listener and of `--http`."""
-
-_WATCH_S = 0.5
-"""A link ends within a second of its certificate. For 10,000 links, a look takes a millisecond."""
+_OWN_DESCRIPTORS = 256  # databases, logs, the connections to Kubernetes, those of the join listener and of `--http`
+_WATCH_S = 0.5  # a link ends within a second of its certificate; for 10,000 links, a look takes a millisecond
 
 
 class _Term(NamedTuple):
@@ -187,10 +184,7 @@ def _warn_of_few_descriptors(settings: HubSettings) -> None:
 
 
 async def _watch(parts: HubParts) -> None:
-    """End the links of certificates that do not count any more, and notice fenced nodes that are back, until cancelled.
-
-    A certificate may end, be revoked, or lose its CA.
-    """
+    """End the links of certificates that do not count any more, and notice fenced nodes that are back."""
     while True:
         await asyncio.sleep(_WATCH_S)
         await parts.fences.look()
@@ -200,7 +194,6 @@ async def _watch(parts: HubParts) -> None:
 
 
 def _lease(settings: HubSettings, directory: StateDirectory) -> "HubLease":
-    """The Lease of the cluster that the settings name."""
     assert settings.kubeconfig is not None
     try:  # here, because the library is large, and may be missing where nobody needs it
         import cloud.kubernetes_part  # noqa: F401, PLC0415  # now, because a takeover has no time for it

@@ -73,7 +73,7 @@ class KeptConnections:
         return answer
 
     def drop(self) -> None:
-        """Close the connections that are not in use."""
+        # Those in use stay.
         while self._idle:
             self._idle.pop().close()
 

@@ -245,7 +245,6 @@ class Kube:
     async def _send(
         self, method: str, what: str, path: str, body: Body | Sequence[Body], content_type: str = "application/json"
     ) -> Body:
-        """Make a small request that changes something, over a kept connection."""
         if self._kept is None:
             return await self._ask(method, what, path, body=body, content_type=content_type)
         with self._telling(what):
@@ -458,7 +457,6 @@ def _named(resource: Resource, name: str, namespace: str) -> str:
 
 
 async def _line(what: str, content: aiohttp.StreamReader) -> bytes:
-    """The next line of a watch; empty at its end."""
     try:
         return await content.readline()
     except LineTooLong as error:

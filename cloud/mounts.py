@@ -170,7 +170,7 @@ def present_claim(source: Source, volume: Body) -> Body:
 
 
 def no_mounts() -> Mounts:
-    """For a hub without objects and facts: it knows only the links."""
+    # For a hub without objects and facts: it knows only the links.
     source = Source()
     source.is_ready = True
     return Mounts(source, None)

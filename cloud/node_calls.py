@@ -20,8 +20,7 @@ from common.status import Origin, Status, code_name
 _SHOWN_CHARS = 1_000  # a message is cut here; a vendor's may have megabytes
 _TRIED_AGAIN_S = 600.0  # the sidecars of Kubernetes try again within five minutes (--retry-interval-max)
 _MOST_UNANSWERED = 100  # of a node: of calls that nobody waits for, those with the newest tries are remembered
-_SLOW_S, _MOST_SLOW = 10.0, 100
-"""The metric shows the nodes with the oldest calls that are at least so old: sidecars wait for 10 s or longer."""
+_SLOW_S, _MOST_SLOW = 10.0, 100  # the metric shows so many nodes with calls that old: sidecars wait for 10 s or longer
 
 _QUESTIONS = ("Get", "List", "Validate", "Probe")  # methods with one of these words in their name change nothing
 

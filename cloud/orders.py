@@ -29,9 +29,8 @@ log = logging.getLogger("csi_bridge.hub")
 
 Given = TypeVar("Given", bound=Order)
 
+# Carries out an order of the operator at an address (`pid 7 uid 0`). Returns a dataclass or raises OperatorRefused.
 CarryOut = Callable[[Given, str], Awaitable[object]]
-"""Carries out an order of the operator at an address (`pid 7 uid 0`). Returns a dataclass or raises OperatorRefused."""
-
 
 _PIECE_BYTES = 32 * 1024  # A longer answer goes in several messages: no link refuses one of this size (`--max-message`)
 

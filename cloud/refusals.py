@@ -17,11 +17,8 @@ from common.link import Link
 from common.pages.hub import Refusal
 from common.pages.json_form import time_of
 
-MOST: Final = 100
-"""The most peers, and the most addresses, that are remembered. A client can invent names, so the oldest are dropped."""
-
-FORGOTTEN_AFTER_S: Final = 3_600.0
-"""An agent with a bad certificate dials at least every 30 s, so a refusal of this age is settled."""
+MOST: Final = 100  # peers, and addresses, that are remembered: a client can invent names, so the oldest are dropped
+FORGOTTEN_AFTER_S: Final = 3_600.0  # an agent with a bad certificate dials every 30 s, so one of this age is settled
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -10,15 +10,7 @@ _PLACEMENTS = ("auto", "pinned", "local", "shared")
 
 @dataclass(frozen=True, slots=True)
 class ServedDriver:
-    """One value of `--serve`. `str()` gives a text that `served_driver` reads.
-
-    Attributes:
-        name: the driver's name.
-        endpoint: the path of the socket for its sidecars.
-        endpoint_mode: the socket's file mode.
-        placement: as `csi-bridge driver --placement`.
-        nodeid: as `csi-bridge driver --nodeid`.
-    """
+    """One value of `--serve`, with flags of `csi-bridge driver`. `str()` gives a text that `served_driver` reads."""
 
     name: str
     endpoint: Path

@@ -44,18 +44,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("csi_bridge.hub")
 
-_SLICE: Final = 100
-"""Links that the hub gets in one turn of the loop."""
+_SLICE: Final = 100  # links that the hub gets in one turn of the loop
 
 
 class Standby(LinkHandler):
-    """The listeners of one hub, and their links until it leads.
-
-    Attributes:
-        hello: the hub's own.
-        on_listen: called when the listeners are open.
-        ends: those of the hub's certificates.
-    """
+    """The listeners of one hub, and their links until it leads."""
 
     origin = Origin.HUB
 
@@ -63,14 +56,14 @@ class Standby(LinkHandler):
         self, settings: HubSettings, tls: TlsIdentity | None, metrics: Metrics, lease: "HubLease | None"
     ) -> None:
         """Nothing is open yet. Without a `lease`, the hub has no other beside it."""
-        self.on_listen: Callable[[], None] = lambda: None
+        self.on_listen: Callable[[], None] = lambda: None  # called when the listeners are open
         self.hello = introduce("hub", settings.name, instance=secrets.token_hex(8))
         self._settings, self._tls, self._metrics, self._lease = settings, tls, metrics, lease
         self._insecure = settings.tls_cert is None
         self.ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
         self._refusals = Refusals()
+        # By role, name, instance and certificate, and whether it is of this host.
         self._links: dict[tuple[str, str, str, bytes, bool], Link] = {}
-        """By role, name, instance and certificate, and whether it is of this host."""
         self._hub: Hub | None = None
         self._pages = Pages({"/status": self._status}, why_no_more=self._refusal)
         self._listeners: list[Listener] = []
@@ -127,11 +120,7 @@ class Standby(LinkHandler):
             self._listeners = opened
 
     async def lead(self, hub: Hub, pages: Pages) -> None:
-        """Give the hub all links, and serve its pages from now on. Opens the listeners, if they are not open.
-
-        Raises:
-            SettingsError: a listener cannot be opened.
-        """
+        """Give the hub all links, and serve its pages from now on. Opens the listeners as `listen` does."""
         while self._links:
             for key in list(islice(self._links, _SLICE)):
                 self._links.pop(key).give(hub)
@@ -186,7 +175,6 @@ class Standby(LinkHandler):
     # ---- its links ---------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        """Accept a peer whose hello has come, or refuse it; the hub that leads decides itself."""
         if self._hub is not None:
             link.give(self._hub)
             return
@@ -204,12 +192,10 @@ class Standby(LinkHandler):
         log.debug("%s %s waits for a leader from %s", role, said.name, link.peer_identity.address)
 
     def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
-        """Let a task refuse the call of a peer on this host."""
         self._check(link)
         return super().called(link, frame, deadline, request)
 
     def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
-        """Let a task refuse the stream of a peer on this host."""
         self._check(link)
         return super().opened(link, frame, deadline)
 
@@ -219,24 +205,21 @@ class Standby(LinkHandler):
             raise RemoteProtocolError("Open: from a standby")
 
     async def serve(self, _stream: Stream) -> NoReturn:
-        """Refuse every stream, and say which hub leads."""
         raise CallError(self._refusal())
 
     def _refusal(self) -> str:
         return f"this hub is a standby, and only the hub that leads takes calls and orders: {self._why}"
 
     def refused(self, link: Link, reason: str, message: str) -> None:
-        """Note that a connection ended before its hello: also for the hub that leads, which gets none of these."""
+        # Also while the hub leads: it gets the links that have said hello.
         self._metrics.link_down(reason)
         log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=stranger(link))
         self.failed(link.peer_identity.address, reason, f"no hello: {message}")
 
     def failed(self, address: str, reason: str, why: str) -> None:
-        """Note for operators that a connection ended before its hello (`common.listener.OnFailed`)."""
         self._refusals.add_nameless(address, reason, why)
 
     def closed(self, link: Link, _reason: str, message: str) -> None:
-        """Forget a link that is gone."""
         if self._links.get(_key(link)) is link:
             del self._links[_key(link)]
             log.debug("%s %s waits no more: %s", link.peer.role, link.peer.name, message)

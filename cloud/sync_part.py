@@ -66,7 +66,6 @@ class SyncPart:
         return report(self.source, self.facts, placed)
 
     def problems(self) -> list[str]:
-        """The problems with objects and facts, a sentence each."""
         return [text for part in self.parts for text in part.problems()]
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:

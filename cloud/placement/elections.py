@@ -68,7 +68,6 @@ class Elections:
         self._is_over = False
 
     def want(self, driver: str) -> None:
-        """Elect a node of a driver from now on."""
         if driver not in self.drivers:
             made = self.drivers[driver] = DriverElection(self, driver, served=self.monotonic())
             self._metrics.show_election(driver, made.epoch, made.is_served)
@@ -79,7 +78,6 @@ class Elections:
         return driver in self.drivers or driver in self._claims.elections
 
     def served_by(self, node: str) -> list[str]:
-        """The drivers that a node is elected for, sorted."""
         return sorted(
             driver for driver, it in self.drivers.items() if it.elected is not None and it.elected.node == node
         )
@@ -88,7 +86,6 @@ class Elections:
         return [self.drivers[driver].describe() for driver in sorted(self.drivers)]
 
     def wake(self) -> None:
-        """Look again soon: a node has changed."""
         self._news.set()
 
     def stop(self) -> None:
@@ -96,7 +93,6 @@ class Elections:
         self._is_over = True
 
     async def follow(self) -> None:
-        """Hold the elections, until cancelled."""
         await self.look()
         while True:
             with suppress(TimeoutError):
@@ -106,7 +102,6 @@ class Elections:
             await self.look()
 
     async def look(self) -> None:
-        """Hold each election that is due."""
         if self._is_over:
             return
         try:
@@ -147,16 +142,13 @@ class Elections:
 
 
 class DriverElection:
-    """The election of one driver.
-
-    Attributes:
-        driver: the driver.
-        served: when the elected node was seen last that it can serve, or when the hub began to look for one, in seconds
-            of the monotonic clock.
-    """
+    """The election of one driver."""
 
     def __init__(self, elections: Elections, driver: str, *, served: float) -> None:
-        self.driver, self.served = driver, served
+        self.driver = driver
+        # when the elected node was last seen able to serve, or when the hub began to look for one, in seconds of the
+        # monotonic clock.
+        self.served = served
         # when this hub has held the last election, in the same clock; None: it has held none.
         self.held: float | None = None
         self.elected: Elected | None = None  # the last election; None: there was none
@@ -165,7 +157,6 @@ class DriverElection:
         self.lease_s, self.machine = elections.nodes.lease_s, elections.nodes.machine
 
     def seat(self, node: str) -> Seat:
-        """A node of the driver as a candidate."""
         member = self._all.fleet(self.driver).members.get(node)
         if member is None:
             return Seat("is not known any more")

@@ -73,9 +73,7 @@ def only_node(driver: str, wanted: str, candidates: Collection[str], now: View) 
 def find(ask: Ask, now: View) -> str:
     """The one node that has all things of a call. Two of them on different nodes settle it: the others do not matter.
 
-    Raises:
-        CallError: see the table.
-        ListsNeeded: see the table.
+    Raises CallError and ListsNeeded by the table.
     """
     asked = ask.asked
     is_known = not asked.parts or any(map(now.book.knows, asked.things))
@@ -100,9 +98,7 @@ def find(ask: Ask, now: View) -> str:
 def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
     """The node that has a thing. `node_id` is the vendor's id of the node that the call names, or empty.
 
-    Raises:
-        CallError: see the table.
-        ListsNeeded: see the table.
+    Raises CallError and ListsNeeded by the table.
     """
     fleet, book = now.fleet, now.book
     made = book.made(thing)
@@ -174,8 +170,7 @@ def _by_affinity(driver: str, thing: Thing, now: View) -> Fit:
 
 
 def _volumes_of(thing: Thing, now: View) -> Affinity | None:
-    """The PersistentVolumes, for a kind of thing that they can name."""
-    return now.volumes if thing.kind == VOLUME else None
+    return now.volumes if thing.kind == VOLUME else None  # no other kind has one
 
 
 def _told_by_volumes(driver: str, thing: Thing, now: View, fit: Fit) -> str:

@@ -60,12 +60,7 @@ class Member:
 
 
 class Fleet:
-    """The nodes that run one driver, in the order of their names.
-
-    Attributes:
-        members: by name.
-        offer: the answers that sidecars get about the driver; None if no node describes it.
-    """
+    """The nodes that run one driver, in the order of their names. Without a node that describes it, it has no offer."""
 
     def __init__(self, members: Mapping[str, Member], offer: Offer | None = None) -> None:
         self.members, self.offer = members, offer
@@ -134,7 +129,6 @@ class Fleets:
         self._known: dict[str, Mapping[str, Member]] = {}
 
     def changed(self, driver: str) -> None:
-        """A node's report of the driver has changed, or the node was forgotten."""
         self.present.pop(driver, None)
 
     def of(self, driver: str) -> Fleet:

@@ -99,11 +99,7 @@ async def in_thread(body: bytes, read: Callable[[bytes], _Read]) -> _Read:
 
 
 def parse(method: str, body: bytes) -> Any:  # one of three message classes
-    """A page of one of `LISTINGS`.
-
-    Raises:
-        Unlisted: it does not parse, or is too large for the hub.
-    """
+    """A page of one of `LISTINGS`. Raises Unlisted: it does not parse, or is too large for the hub."""
     answer: Any = METHODS[method].response()
     try:
         answer.ParseFromString(body)

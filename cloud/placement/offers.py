@@ -66,7 +66,7 @@ class Offers:
         return Offer(report, has_topology(report), found)
 
     def forget(self, driver: str) -> None:
-        """Forget the offer of a driver that no node has any more."""
+        # No node has it any more.
         self._lacking.pop(driver, None)
         if self._earlier.pop(driver, None) is not None:
             self._records.put(Change(Kind.OFFER, (driver,), None))

@@ -63,8 +63,6 @@ class _Last(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """A node's page."""
-
     answer: Any  # the message, with the driver's own token
     note: str = ""  # why it is the node's last list; empty: the driver has just answered
 
@@ -276,7 +274,7 @@ def _at_token(call: Question, own: str) -> Question:
 
 
 def _digest(first: Question) -> bytes:
-    """The digest of a list: of the request for its first page. It may have secrets."""
+    # Of a list: of the request for its first page, which may have secrets.
     return hashlib.sha256(b"\0".join((first.driver.encode(), first.method.encode(), first.request))).digest()
 
 

@@ -78,7 +78,6 @@ class Placement:
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def changed(self, driver: str) -> None:
-        """A node's report of the driver has changed."""
         self._fleets.changed(driver)
         self.elections.wake()
 
@@ -110,7 +109,6 @@ class Placement:
         return [*self.foreign.told_by(node), *self._pages.problems(node)]
 
     def fleet(self, driver: str) -> Fleet:
-        """The nodes that run a driver."""
         return self._fleets.of(driver)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -155,7 +153,6 @@ class Placement:
         return ask, found
 
     async def answer(self, question: Question, ask: Ask, ask_all: AskAll) -> Answer:
-        """Ask nodes, and answer a call from their answers."""
         if question.method not in LISTINGS:
             return await largest(self._nodes.ask_node, question, ask_all.sends)
         if ask.mode == Mode.SHARED:
@@ -170,7 +167,6 @@ class Placement:
         await self.claims.forget(node, driver, is_given_up=is_given_up)
 
     async def close(self) -> None:
-        """Ask no more nodes."""
         await self.inventories.close()
         await self._pages.close()
 

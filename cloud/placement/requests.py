@@ -83,16 +83,8 @@ def _fields(method: str) -> _Fields:
     )
     needed = ((rule.name,) if rule.name else ()) + (() if rule.optional else tuple(path for _, path in rule.about))
     name = _getter(kind, rule.name) if rule.name else None
-    return _Fields(
-        rule,
-        method.rpartition("/")[2],
-        kind,
-        name,
-        about,
-        parts,
-        ends,
-        tuple((path, _getter(kind, path)) for path in needed),
-    )
+    getters = tuple((path, _getter(kind, path)) for path in needed)
+    return _Fields(rule, method.rpartition("/")[2], kind, name, about, parts, ends, getters)
 
 
 def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts:
@@ -199,11 +191,7 @@ NOTHING_MADE: Final = Made()
 
 
 def made(method: str, answer: bytes) -> Made:
-    """Read a create's answer.
-
-    Raises:
-        ValueError: its bytes are not the method's answer.
-    """
+    """Read a create's answer. Raises ValueError: its bytes are not the method's answer."""
     message: Any = METHODS[method].response()
     try:
         message.ParseFromString(answer)
