@@ -14,7 +14,7 @@ import pytest
 from cloud.mounts import no_mounts
 from cloud.records.sqlite import SqliteRecords
 from cloud.sole_use import SoleUse
-from cloud.sources.manifests.binding import Binder
+from cloud.sources.manifests import manifests as manifests_module
 from cloud.sources.manifests.manifests import Manifests
 from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
@@ -157,7 +157,7 @@ async def test_a_mistake_in_here_is_a_problem_and_the_next_look_goes_on(
                 looks.append("failed")
                 raise KeyError("a bug")
 
-            broken.setattr(Binder, "bind", fail)
+            broken.setattr(manifests_module, "bind", fail)
             put(directory / "other.yaml", pod("other"))
             await until(lambda: len(looks) > 2, what="third look")
             await until(manifests.problems, what="problem")

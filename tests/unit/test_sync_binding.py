@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloud.sources.manifests.binding import Binder, Bound, ClaimStatus, Told
+from cloud.sources.manifests.binding import Bound, ClaimStatus, Told
+from cloud.sources.manifests.binding import bind as bind_entries
 from cloud.sources.manifests.pairs import Pairs
 from common.objects import Ref
 from tests.kit.binding_cases import CASES, Case
@@ -18,8 +19,8 @@ DATA = Ref("PersistentVolumeClaim", "default", "data")
 V = Ref("PersistentVolume", "", "v")
 
 
-def bind(*objects: Any, told: Told | None = None) -> Bound:
-    return Binder().bind(entries(*objects), told or Told())
+def bind(*objects: Any, told: Told | None = None, last: Bound | None = None) -> Bound:
+    return bind_entries(entries(*objects), told or Told(), last or Bound())
 
 
 def uid(bound: Bound, ref: Ref) -> str:
@@ -130,29 +131,29 @@ def test_a_claims_request_may_be_empty_or_a_plain_number() -> None:
 
 
 def test_a_pair_stays_bound_whatever_fits_better_later_also_after_a_restart() -> None:
-    binder = Binder()
-    binder.bind(entries(claim("data"), volume("v", size="2Gi")), Told())
-    for later in (binder, Binder(Pairs(**json.loads(json.dumps(asdict(binder.pairs)))))):
+    before = bind(claim("data"), volume("v", size="2Gi"))
+    for last in (before, Bound(pairs=Pairs(**json.loads(json.dumps(asdict(before.pairs)))))):
         better, first, named = volume("a"), volume("v", size="2Gi", storageClassName="k"), claim("b", volume="v")
-        bound = later.bind(entries(claim("data"), named, first, better), Told())
+        bound = bind(claim("data"), named, first, better, last=last)
         assert_bound(bound)
         assert status(bound, Ref("PersistentVolume", "", "a")) == {"phase": "Available"}
         assert list(bound.problems) == ["PersistentVolumeClaim default/b PersistentVolume v"]
 
 
 def test_a_claim_whose_volume_is_gone_is_lost_and_a_volume_whose_claim_is_gone_is_released_until_one_is_named() -> None:
-    binder = Binder()
-    binder.bind(entries(claim("data"), volume("v")), Told())
-    bound = binder.bind(entries(claim("data"), volume("w")), Told())
+    bound = bind(claim("data"), volume("v"))
+    bound = bind(claim("data"), volume("w"), last=bound)
     assert status(bound) == {"phase": "Lost"}
     assert "has lost PersistentVolume v, " in bound.problems[str(DATA)]
-    assert_bound(binder.bind(entries(claim("data"), volume("v"), volume("w")), Told()))
-    bound = binder.bind(entries(claim("next"), volume("v")), Told())
+    bound = bind(claim("data"), volume("v"), volume("w"), last=bound)
+    assert_bound(bound)
+    bound = bind(claim("next"), volume("v"), last=bound)
     assert status(bound, V) == {"phase": "Released"}
     assert status(bound, Ref("PersistentVolumeClaim", "default", "next")) == {"phase": "Pending"}
-    assert_bound(binder.bind(entries(claim("data"), claim("next"), volume("v")), Told()))
+    bound = bind(claim("data"), claim("next"), volume("v"), last=bound)
+    assert_bound(bound)
     named = (claim("data"), claim("next", volume="v"), volume("v", claim="default/next"))
-    bound = binder.bind(entries(*named), Told())
+    bound = bind(*named, last=bound)
     assert_bound(bound, Ref("PersistentVolumeClaim", "default", "next"))
     assert status(bound) == {"phase": "Lost"}
 
@@ -248,15 +249,14 @@ def test_a_pod_runs_as_the_default_service_account_unless_it_names_one() -> None
 
 def test_attachments_and_drivers_are_as_they_are_written() -> None:
     written = entries(attachment("a", volume="v", attached=False), driver(attachRequired=False))
-    bound = Binder().bind(written, Told())
+    bound = bind_entries(written, Told(), Bound())
     assert {ref: entry.item for ref, entry in written.items()} == bound.items
 
 
 def test_what_is_written_stays_as_it_is_and_what_stays_equal_is_made_once() -> None:
     written = entries(pod("web"), claim("data", volume="v"), volume("v"), node())
     before = {ref: repr(entry.item) for ref, entry in written.items()}
-    binder = Binder()
-    first = binder.bind(written, Told())
-    second = binder.bind(written, Told())
+    first = bind_entries(written, Told(), Bound())
+    second = bind_entries(written, Told(), first)
     assert before == {ref: repr(entry.item) for ref, entry in written.items()}
     assert all(second.items[ref] is item for ref, item in first.items.items())

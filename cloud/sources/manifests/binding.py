@@ -53,29 +53,21 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The completed objects, and the problem of each object that has one, as a sentence."""
+    """The completed objects."""
 
-    items: Mapping[Ref, Item]
-    problems: Mapping[str, str]
+    items: Mapping[Ref, Item] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)  # of each object that has one, as a sentence
+    pairs: Pairs = field(default_factory=Pairs)  # the claims and volumes that are bound
 
 
-class Binder:
-    """Binds the objects of manifests. It remembers its results, to encode an unchanged object only once."""
-
-    def __init__(self, pairs: Pairs | None = None) -> None:
-        self.pairs = pairs or Pairs()  # the claims and volumes that are bound
-        self._made: dict[Ref, Item] = {}
-
-    def bind(self, entries: Mapping[Ref, Entry], told: Told) -> Bound:
-        binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told, self.pairs)
-        items = {ref: entry.item for ref, entry in entries.items()}
-        self._made = {ref: self._item(ref, body) for ref, body in binding.made()}
-        self.pairs = binding.pairs()
-        return Bound({**items, **self._made}, binding.problems)
-
-    def _item(self, ref: Ref, body: Body) -> Item:
-        old = self._made.get(ref)
-        return old if old is not None and old.body == body else item_of(body)
+def bind(entries: Mapping[Ref, Entry], told: Told, last: Bound) -> Bound:
+    """Complete the objects of manifests. What the last result has stays bound, and is encoded again if it changes."""
+    binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told, last.pairs)
+    items = {ref: entry.item for ref, entry in entries.items()}
+    for ref, body in binding.made():
+        old = last.items.get(ref)
+        items[ref] = old if old is not None and old.body == body else item_of(body)
+    return Bound(items, binding.problems, binding.pairs())
 
 
 class _Binding:

@@ -13,9 +13,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from cloud.sources.manifests.binding import Binder, Told
+from cloud.sources.manifests.binding import Bound, Told, bind
 from cloud.sources.manifests.manifest_files import SETTLE_S, ManifestFiles, Now
 from cloud.sources.manifests.pairs import read_pairs, write_pairs
 from cloud.sources.source import Item, Source
@@ -39,11 +40,8 @@ class Manifests(Source):
         super().__init__()
         self._directory, self._told, self._bindings = directory, told, bindings
         self._files = ManifestFiles(directory)
-        self._stored = read_pairs(bindings)
-        self._binder = Binder(self._stored)
         self._bound: tuple[object, Told] | None = None  # the files' objects and the reports that were bound last
-        self._items: Mapping[Ref, Item] = {}
-        self._unbound: Mapping[str, str] = {}  # the problems of objects that could not be bound
+        self._last = Bound(pairs=read_pairs(bindings))  # what they gave
         self._problems: Mapping[str, str] = {}
         self._is_named_empty = False
         self._woken = asyncio.Event()
@@ -76,7 +74,7 @@ class Manifests(Source):
             self._problems = {**self._problems, _FAILED: f"{self._directory}: {why}"}
             return
         self.update(changes, ready=self._bound is not None)
-        problems = {**self._files.problems, **self._unbound}
+        problems = {**self._files.problems, **self._last.problems}
         for key, text in problems.items():
             if self._problems.get(key) != text:
                 log.error("%s", text)
@@ -93,15 +91,16 @@ class Manifests(Source):
         objects = self._files.objects
         if objects is None or (self._bound is not None and self._bound[0] is objects and self._bound[1] is told):
             return {}
-        bound = self._binder.bind(objects, told)
-        if self._stored != self._binder.pairs:
+        bound = bind(objects, told, self._last)
+        if bound.pairs != self._last.pairs:
             try:
-                write_pairs(self._bindings, self._binder.pairs)
+                write_pairs(self._bindings, bound.pairs)
             except OSError as error:  # after a restart, the claim would perhaps get another volume
-                why = f"cannot be written ({error.strerror or error}), and no change counts before it is"
-                self._unbound = {**self._unbound, "bindings": f"{self._bindings} {why}"}
+                why = (
+                    f"{self._bindings} cannot be written ({error.strerror or error}), and no change counts before it is"
+                )
+                self._last = replace(self._last, problems={**self._last.problems, "bindings": why})
                 return {}
-            self._stored = self._binder.pairs
-        gone = self._items.keys() - bound.items.keys()
-        self._bound, self._items, self._unbound = (objects, told), bound.items, bound.problems
+        gone = self._last.items.keys() - bound.items.keys()
+        self._bound, self._last = (objects, told), bound
         return {**dict.fromkeys(gone), **bound.items}
