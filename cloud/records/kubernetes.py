@@ -67,7 +67,7 @@ class _Queue:
     """The changes of one object that wait."""
 
     place: Place
-    stored: Stored
+    stored: Stored  # the copy's
     waiting: list[_Write] = field(default_factory=list)  # the changes, in their order
     worker: asyncio.Task[None] | None = None  # the task that sends them
     wakes: asyncio.TimerHandle | None = None  # the end of the wait for the next one that is due
@@ -161,7 +161,7 @@ class KubernetesRecords:
         write.path = place.path
         it = self._queues.get((place.resource.kind, place.name))
         if it is None:
-            stored = self._copies[place.resource.kind].objects.get(place.name) or Stored()
+            stored = self._copies[place.resource.kind].objects.setdefault(place.name, Stored())
             it = self._queues[place.resource.kind, place.name] = _Queue(place, stored)
         if self._closing:
             _fail(write, "the hub is stopping")
@@ -201,12 +201,10 @@ class KubernetesRecords:
         if due and not self._closing:
             it.wakes = asyncio.get_running_loop().call_at(min(due), self._start, it)
         kind, name = it.place.resource.kind, it.place.name
-        if it.stored.version == "":
-            self._copies[kind].objects.pop(name, None)
-        else:
-            self._copies[kind].objects[name] = it.stored
         if not it.waiting:
             del self._queues[kind, name]
+            if it.stored.version == "":
+                del self._copies[kind].objects[name]
         if it.event is not None:
             event, it.event = it.event, None
             self._seen(it.place.resource, *event)
@@ -271,8 +269,7 @@ class KubernetesRecords:
         """Take an event of the watch. An event of an own write tells nothing new."""
         metadata = body["metadata"]
         name = metadata["name"]
-        queue = self._queues.get((resource.kind, name))
-        it = queue.stored if queue is not None else self._copies[resource.kind].objects.get(name)
+        queue, it = self._queues.get((resource.kind, name)), self._copies[resource.kind].objects.get(name)
         if queue is not None and queue.worker is not None:
             queue.event = body, is_gone
         elif it is None or it.version == "":
@@ -299,10 +296,8 @@ class KubernetesRecords:
             if not found or any(place_of(kind, key).name != name for kind, key, _ in found):
                 log.warning("%s %s was made by somebody else, and counts for nothing", resource.kind, name)
             elif resource is NODE or all(self._adopters[kind](key, record) for kind, key, record in found):
-                queue = self._queues.get((resource.kind, name))
-                it = queue.stored if queue is not None else Stored()
+                it = self._copies[resource.kind].objects.setdefault(name, Stored())
                 it.adopt(resource, body)
-                self._copies[resource.kind].objects[name] = it
                 log.warning("%s %s was written late by a hub before this one", resource.kind, name)
                 if resource is NODE:
                     it.version = None
@@ -314,8 +309,7 @@ class KubernetesRecords:
 
     def _write_again(self, resource: Resource, name: str) -> None:
         """Put what memory has of an object that somebody else has changed, after a look who leads."""
-        queue = self._queues.get((resource.kind, name))
-        it = queue.stored if queue is not None else self._copies[resource.kind].objects[name]
+        queue, it = self._queues.get((resource.kind, name)), self._copies[resource.kind].objects[name]
         if queue is not None and queue.worker is not None:
             return
         if it.version is not None:  # else it may be an own change, whose answer was lost

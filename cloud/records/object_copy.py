@@ -58,7 +58,7 @@ class ObjectCopy:
 
     def __init__(self, kube: Kube, resource: Resource, namespace: str) -> None:
         self.resource = resource  # in the namespace of the hub's Lease, if it is namespaced
-        self.objects: dict[str, Stored] = {}  # by name
+        self.objects: dict[str, Stored] = {}  # by name; the leader's also while it makes or deletes one
         self._kube, self._namespace = kube, namespace
         self._following: asyncio.Task[None] | None = None
         self._complete, self._changed, self._hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -145,7 +145,8 @@ class ObjectCopy:
 
     def begin(self) -> None:
         self._listed, self._empty_at = {}, 0
-        self._unlisted = {name: it.version for name, it in self.objects.items()} if self._seen is not None else {}
+        there = self.objects.items() if self._seen is not None else ()
+        self._unlisted = {name: it.version for name, it in there if it.version != ""}
 
     def add(self, body: Mapping[str, Any]) -> None:
         """Take an object of the list. One that is older than the leader's counts as missing: it was restored."""
