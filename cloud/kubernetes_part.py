@@ -57,7 +57,7 @@ async def following(settings: HubSettings, kube: Kube, records: Records, nodes: 
             KUBELET: HandOver(kube),
             GONE: Removal(kube),
         }
-        problems = NodeProblems(kube, cluster, nodes, state=cluster.node_state, pods=closures.pods)
+        problems = NodeProblems(kube, cluster, nodes, closures)
         facts = WrittenFacts(closures, table, sole_use.claim, writers, hearts=hearts, in_use=in_use)
 
         def changed(refs: frozenset[Ref]) -> None:

@@ -11,19 +11,19 @@ Rules:
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
 from cloud.edge_nodes import Nodes
-from cloud.kinds.nodes import PROBLEM, NodeState, condition_of, conditions_with
+from cloud.kinds.nodes import PROBLEM, condition_of, conditions_with
 from cloud.kinds.pods import claim_names, inline_drivers
 from cloud.kube import RESOURCES, Body, Kube, find, patch_found
 from cloud.sources.source import Source
+from cloud.sync.closures import Closures
 from cloud.upsync.event_writer import event, reference, write_event
 from cloud.upsync.write_queue import WriteQueue
 from common.errors import timestamp
-from common.objects import Ref
 
 _NODES: Final = RESOURCES["Node"]
 
@@ -41,13 +41,11 @@ class NodeProblems:
         api: Kube,
         source: Source,
         nodes: Nodes,
+        closures: Closures,
         *,
-        state: Callable[[str], NodeState | None],
-        pods: Callable[[str], Iterable[Ref]],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._api, self._source, self._nodes = api, source, nodes
-        self._state, self._pods, self._now = state, pods, now
+        self._api, self._source, self._nodes, self._closures, self._now = api, source, nodes, closures, now
         self._next: dict[str, float] = {}
         # By node: the UIDs of pods with an Event, its text, and when it was written
         self._told: dict[str, dict[tuple[str, str], float]] = {}
@@ -86,7 +84,7 @@ class NodeProblems:
         return _PAUSE_S
 
     async def _write_condition(self, node: str, problem: str) -> None:
-        state = self._state(node)
+        state = self._source.node_state(node)
         if (state.problem if state is not None else "") == problem:
             return
         if (found := await find(self._api, _NODES, node)) is None:
@@ -100,7 +98,7 @@ class NodeProblems:
         await patch_found(self._api, _NODES, found, {"status": change}, subresource="status")
 
     def _waiting_pods(self, node: str) -> Iterator[Body]:
-        for ref in self._pods(node):
+        for ref in self._closures.pods(node):
             body = self._source.body(ref)
             if body is None or (body.get("status") or {}).get("phase") not in {None, "Pending"}:
                 continue

@@ -10,15 +10,14 @@ from cloud.kinds.fields import Fields
 from cloud.kinds.nodes import PROBLEM, state_of
 from cloud.kube import RESOURCES
 from cloud.sources.source import Source
+from cloud.sync.closures import Closures
 from cloud.upsync.node_problems import NodeProblems
-from common.objects import Ref
 from tests.kit.cluster_objects import entries, pod
 from tests.kit.fake_api import FakeApi
+from tests.kit.trusting import TRUSTING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-POD = Ref("Pod", "default", "web")
 
 
 class Written:
@@ -32,14 +31,14 @@ class Written:
             {ref: it.item for ref, it in entries(pod("web", claims=("data",))).items()},
             ready=True,
         )
+        source.node_state = lambda _node: state_of(Fields(objects["", "n1"]))  # type: ignore[method-assign]  # a fake
         self.told: Sequence[str] | None = ["full"]
         self.now = 0.0
         self.writer = NodeProblems(
             self.api,
             source,
             self,  # type: ignore[arg-type]  # all of the nodes that it needs
-            state=lambda _node: state_of(Fields(objects["", "n1"])),
-            pods=lambda _node: [POD],
+            Closures(source, TRUSTING),
             now=lambda: self.now,
         )
 
