@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from cli.operator_options import OperatorSettings
 from cli.order import give_order
-from cli.table import say, table, terminal_width
+from cli.table import say, table
 from common.errors import BridgeError, SettingsError
 from common.operator_orders import Abandon, Done, Forget, NodeStorage, OwnStorage
 
@@ -66,7 +66,7 @@ async def _run(settings: OperatorSettings, node: str, kubeconfig: str, *, sure: 
             return
     if found:
         rows = [(it.fate, it.kind, it.name, it.why or "-") for it in found]
-        for line in table(("STATE", "KIND", "NAME", "WHY"), rows, width=terminal_width()):
+        for line in table(("STATE", "KIND", "NAME", "WHY"), rows):
             say(line)
         say("nothing is changed yet; --yes releases what goes")
     else:

@@ -17,7 +17,7 @@ from datetime import datetime
 from cli import call
 from cli.operator_options import OperatorSettings
 from cli.order import give_order
-from cli.table import age, answer, confirm, paragraph, say, table, terminal_width
+from cli.table import age, answer, confirm, paragraph, say, table
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
 from common.operator_orders import Audit, Audited, Leak
@@ -28,23 +28,23 @@ from common.status import code_name
 _MARGIN = 0.8  # the share of --timeout that the nodes have for their lists
 
 
-def show(state: Audited, width: int | None = None) -> Iterator[str]:
+def show(state: Audited) -> Iterator[str]:
     counts = ", ".join(f"{count} {leak}{'' if count == 1 else 's'}" for leak, count in state.counts.items())
     yield f"leak audit of {shown(state.began_at)}: {counts}"
     if state.leaks:
         head = ("LEAK", "DRIVER", "WHAT", "ID", "NODE", "AGE", "SIZE", "ABOUT")
-        yield from paragraph(table(head, [_row(leak, state.ended_at) for leak in state.leaks], width=width))
+        yield from paragraph(table(head, [_row(leak, state.ended_at) for leak in state.leaks]))
         settling = dict.fromkeys(leak.settle for leak in state.leaks)
         yield from paragraph(["To settle them:", *(f"  {settle}" for settle in settling)])
     if state.unasked:
         rows = [(it.node, it.driver, f"{it.things}s", it.why) for it in state.unasked]
-        yield from paragraph(["Not asked:", *table(("NODE", "DRIVER", "LIST", "WHY"), rows, width=width)])
+        yield from paragraph(["Not asked:", *table(("NODE", "DRIVER", "LIST", "WHY"), rows)])
     yield from paragraph(state.notes)
 
 
 def run(settings: OperatorSettings, *, driver: str, as_json: bool) -> None:
     found = _look(settings, driver)
-    answer(show(found, terminal_width()), found, as_json=as_json)
+    answer(show(found), found, as_json=as_json)
 
 
 def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) -> None:

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
-from cli.table import answer, paragraph, printable, say, table, terminal_width
+from cli.table import answer, paragraph, printable, say, table
 from common.errors import BridgeError
 from common.pages.agent import NodeVolumes, PodVolumeStatus
 from common.pages.client import NoSuchPage, ask_page
@@ -28,7 +28,7 @@ def ask(status: Path, *, timeout_s: float = _ANSWER_S) -> NodeVolumes:
     return ask_agent(status, "/volumes", NodeVolumes, timeout_s=timeout_s)
 
 
-def ask_agent(status: Path, path: str, page: type[T], *, timeout_s: float = _ANSWER_S) -> T:
+def ask_agent(status: Path, path: str, page: type[T], *, timeout_s: float) -> T:
     try:
         return ask_page(status, path, page, timeout_s=timeout_s)
     except PermissionError as error:
@@ -79,7 +79,7 @@ def named(volume: PodVolumeStatus) -> str:
     return f"{volume.namespace}/{volume.pod} {volume.volume}"
 
 
-def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
+def show(state: NodeVolumes) -> Iterator[str]:
     volumes = state.volumes
     published = sum(volume.state == "published" for volume in volumes)
     link = "connected" if state.connected else "offline"
@@ -89,11 +89,11 @@ def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
     )
     if volumes:
         head = ("POD", "VOLUME", "DRIVER", "STATE", "SINCE", "PATH")
-        yield from paragraph(table(head, [_row(volume) for volume in volumes], width=width))
+        yield from paragraph(table(head, [_row(volume) for volume in volumes]))
     devices = [(volume, device) for volume in volumes for device in volume.devices]
     if devices:
         rows = [(f"{volume.namespace}/{volume.pod}", one.container, one.path, one.name) for volume, one in devices]
-        yield from paragraph(table(("POD", "CONTAINER", "AT", "DEVICE"), rows, width=width))
+        yield from paragraph(table(("POD", "CONTAINER", "AT", "DEVICE"), rows))
     wrong = [f"node {state.node}: {state.trouble}"] if state.trouble else []
     wrong += [_line(volume) for volume in volumes if volume.state != "published" and volume.error]
     yield from paragraph(wrong)
@@ -123,7 +123,7 @@ def run(*, pod: str | None, wait: bool, output: str, timeout_s: float, status: P
         return select(ask(status, timeout_s=min(_ANSWER_S, timeout_s)), wanted)
 
     state, still = _wait(look, wanted, timeout_s) if wait else (look(), [])
-    answer(show(state, terminal_width()), state, as_json=output == "json")
+    answer(show(state), state, as_json=output == "json")
     for line in still:
         say(f"csi-bridge: not within {timeout_s:g} s: {printable(line)}", err=True)
     return 1 if still else 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from cli.hub_state import HubState, ask_state, standby
 from cli.hub_state import as_json as state_as_json
 from cli.operator_options import OperatorSettings
-from cli.table import age, answer, paragraph, table, terminal_width
+from cli.table import age, answer, paragraph, table
 from common.errors import BridgeError
 from common.pages.hub import NodeStatus, Refusal
 from common.pages.json_form import shown
@@ -59,11 +59,11 @@ def refusals(refused: Sequence[Refusal]) -> Iterator[str]:
         yield f"REFUSED: {shown(one.at)} {who}: {one.why}{times}"
 
 
-def show(state: HubState, width: int | None = None) -> Iterator[str]:
+def show(state: HubState) -> Iterator[str]:
     nodes = state.nodes
     if nodes:
         head = ("NODE", "STATE", "SINCE", "CALLS", "ADDRESS", "DRIVERS")
-        yield from table(head, [_row(node) for node in nodes], width=width)
+        yield from table(head, [_row(node) for node in nodes])
     else:
         yield "the hub knows no edge node"
     yield from paragraph([*conflicts(nodes), *distrusted(nodes), *last_errors(nodes), *refusals(state.hub.refused)])
@@ -73,7 +73,7 @@ def run(settings: OperatorSettings, *, as_json: bool) -> None:
     state = ask_state(settings.hub, timeout_s=settings.timeout_s)
     if not state.hub.leads:
         raise BridgeError(f"only the hub that leads knows the nodes: {standby(state.hub)}")
-    answer(show(state, terminal_width()), state_as_json(state, "nodes", "refused"), as_json=as_json)
+    answer(show(state), state_as_json(state, "nodes", "refused"), as_json=as_json)
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:

@@ -6,12 +6,12 @@ from cli.hub_state import HubState, ask_state, standby
 from cli.hub_state import as_json as state_as_json
 from cli.node_list import conflicts, distrusted, state_of, unreported
 from cli.operator_options import OperatorSettings
-from cli.table import answer, paragraph, table, terminal_width
+from cli.table import answer, paragraph, table
 from common.pages.hub import ElectionStatus, NodeStatus
 from common.pages.json_form import shown
 
 
-def show(state: HubState, width: int | None = None) -> Iterator[str]:
+def show(state: HubState) -> Iterator[str]:
     hub, nodes, drivers = state.hub, state.nodes, state.hub.drivers
     yield (
         f"{hub.software}: {hub.connected} of {hub.known} nodes connected "
@@ -21,13 +21,13 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
     )
     if nodes:
         rows = [_row(node) for node in nodes]
-        yield from paragraph(table(("NODE", "STATE", "SINCE", "DRIVERS"), rows, width=width))
+        yield from paragraph(table(("NODE", "STATE", "SINCE", "DRIVERS"), rows))
     if drivers:
         rows = [(driver.driver, shown(driver.since), driver.address) for driver in drivers]
-        yield from paragraph(table(("PROXY DRIVER", "SINCE", "ADDRESS"), rows, width=width))
+        yield from paragraph(table(("PROXY DRIVER", "SINCE", "ADDRESS"), rows))
     if hub.elections:
         head = ("SHARED DRIVER", "SERVED BY", "SINCE", "EPOCH", "WHY")
-        yield from paragraph(table(head, [_election(it) for it in hub.elections], width=width))
+        yield from paragraph(table(head, [_election(it) for it in hub.elections]))
     yield from paragraph(problems(state))
 
 
@@ -65,4 +65,4 @@ def _election(it: ElectionStatus) -> tuple[str, ...]:
 
 def run(settings: OperatorSettings, *, as_json: bool) -> None:
     state = ask_state(settings.hub, timeout_s=settings.timeout_s)
-    answer(show(state, terminal_width()), state_as_json(state), as_json=as_json)
+    answer(show(state), state_as_json(state), as_json=as_json)

@@ -27,17 +27,12 @@ _SHORT = 20  # a column up to this width is narrowed only after all wider ones: 
 _BREAK_AFTER = (" ", "/-.:,")
 
 
-def terminal_width() -> int | None:
-    # None if standard output is no terminal
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> Iterator[str]:
-    # each column is as wide as its widest cell if `width` allows
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    # each column is as wide as its widest cell if the terminal allows
     cells = [list(head), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    if width is not None:
-        widths = _fitted(widths, width - len(_GAP) * (len(widths) - 1))
+    if sys.stdout.isatty():
+        widths = _fitted(widths, shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1))
     for row in cells:
         wrapped = [_wrapped(cell, limit) for cell, limit in zip(row, widths, strict=True)]
         for parts in zip_longest(*wrapped, fillvalue=""):

@@ -4,10 +4,11 @@ Only a process that serves /metrics imports it, with `common.httpd`: the library
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from common.csi.methods import METHODS
 from common.metrics import CALL_BUCKETS_S, OTHER, Metrics, VolumeStats
@@ -68,17 +69,12 @@ class _Collector:
 
     def _calls(self) -> Metric:
         """The histogram of the calls' durations, as `prometheus_client.Histogram` would show it."""
-        metric = Metric(_CALLS, _CALLS_TEXT, "histogram")
+        shown = HistogramMetricFamily(_CALLS, _CALLS_TEXT, labels=_LABELS)
         for values, durations in self._metrics.calls.copy().items():
-            labels = dict(zip(_LABELS, values, strict=True))
-            total = 0
-            for bound, count in zip(_BOUNDS, durations.counts.copy(), strict=True):
-                total += count
-                metric.add_sample(f"{_CALLS}_bucket", labels | {"le": bound}, total)
-            metric.add_sample(f"{_CALLS}_count", labels, total)
-            metric.add_sample(f"{_CALLS}_sum", labels, durations.sum_s)
-            metric.add_sample(f"{_CALLS}_created", labels, durations.created)
-        return metric
+            buckets = zip(_BOUNDS, accumulate(durations.counts.copy()), strict=True)
+            shown.add_metric(values, [*buckets], durations.sum_s)
+            shown.add_sample(f"{_CALLS}_created", dict(zip(_LABELS, values, strict=True)), durations.created)
+        return shown
 
 
 def _usage(claims: Mapping[tuple[str, str], VolumeStats]) -> Iterator[Metric]:

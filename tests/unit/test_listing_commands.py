@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -58,8 +59,10 @@ LONG = node(
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
-def test_on_a_terminal_a_table_fits_and_nothing_of_it_is_cut(width: int) -> None:
-    lines = list(node_list.show(state(LONG), width))
+def test_on_a_terminal_a_table_fits_and_nothing_of_it_is_cut(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = list(node_list.show(state(LONG)))
     assert max(map(len, lines)) <= width
     for column in (0, 1):
         assert lines[column].startswith(("NODE", "edge-node-"))
