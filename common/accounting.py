@@ -19,19 +19,12 @@ from common.errors import status_of
 from common.metrics import CALL_BUCKETS_S, Metrics
 from common.status import Code, Origin, Status
 
+# A caller that leaves after this share of its time ran out of time. Less than 1: each hop counts from its own start.
 _SPENT = 0.9
-"""A caller that leaves after this share of its time ran out of time. Less than 1: each hop counts from its own start,
-and the cancel may have travelled faster than the call."""
 
 
 class Accounts:
-    """What the accounts of one hop's calls have in common.
-
-    Attributes:
-        metrics: the metrics of the process.
-        log: the name of the logger of the calls' lines.
-        origin: this hop.
-    """
+    """What the accounts of one hop's calls have in common."""
 
     __slots__ = ("log", "metrics", "origin")
 
@@ -42,21 +35,7 @@ class Accounts:
 
 
 class Account:
-    """One call at one hop.
-
-    Attributes:
-        accounts: those of the hop.
-        driver: the driver's name.
-        method: the gRPC path.
-        call_id: the same at every hop.
-        node: the edge node, once it is known.
-        timeout_s: the caller's time from `began` on; None: it has no end.
-        status: how the call ended here; None before.
-        request_bytes: the request's size.
-        response_bytes: the size of all answers.
-        began: when the call arrived, on the monotonic clock.
-        is_over: whether it is closed.
-    """
+    """One call at one hop. `call_id` is the same at every hop, and `response_bytes` the size of all answers."""
 
     __slots__ = ("accounts", "began", "call_id", "driver", "is_over", "method", "node", "request_bytes",
                  "response_bytes", "status", "timeout_s")  # fmt: skip
@@ -64,7 +43,7 @@ class Account:
     def __init__(
         self, accounts: Accounts, driver: str, method: str, call_id: str, node: str, *, timeout_s: float | None
     ) -> None:
-        """Open it for a call that has just arrived. `node` is empty if it is not known yet."""
+        """Open it for a call that arrives now. `node` is empty while it is not known; `timeout_s` None: no end."""
         accounts.metrics.calls_in_flight += 1
         self.accounts = accounts
         self.timeout_s = timeout_s
@@ -78,7 +57,6 @@ class Account:
         self.is_over = False
 
     def end(self, status: Status) -> None:
-        """Close the account of a call that ended with this status."""
         if self.is_over:
             return
         self.is_over = True

@@ -26,11 +26,9 @@ log = logging.getLogger("csi_bridge.tls")
 
 _SOON_S: Final = 7 * 86_400.0
 _LAST_PART: Final = 5
-
 _LOOK_S: Final = 3_600.0
 
-OWN, CA = "own", "ca"
-"""The certificate of this process, and the CA of its peers: values of the metric's label `certificate`."""
+OWN, CA = "own", "ca"  # values of the metric's label `certificate`: this process's, and the CA of its peers
 
 
 @dataclass(frozen=True, slots=True)

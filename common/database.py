@@ -29,10 +29,7 @@ from common.files import unused
 log = logging.getLogger("csi_bridge.database")
 
 _BUSY_S = 5.0  # how long a statement waits for another connection's lock
-
-_CACHE_KIB = 512
-"""The most pages that a connection keeps in memory. SQLite's default is 2 MiB for each connection, and a process has up
-to six. A page that is read again comes from the kernel's cache."""
+_CACHE_KIB = 512  # of each connection; SQLite's default is 2 MiB, and a process has up to six connections
 
 
 @dataclass(frozen=True, slots=True)

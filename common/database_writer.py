@@ -33,10 +33,8 @@ from common.errors import BridgeError
 log = logging.getLogger("csi_bridge.database")
 
 RETRY_S = 5.0  # the wait before a retry: people may make room on a full disk meanwhile
-
+# How long `put`s gather after a write: thousands of agents dial within seconds. A process that is killed loses them.
 _GATHER_S = 0.02
-"""How long `put`s gather after a write. A transaction costs as much as a dial's other work for the database, and
-thousands of agents dial within seconds. A process that is killed loses them."""
 
 Statement = tuple[str, tuple[object, ...]]  # SQL, and the values of its question marks
 

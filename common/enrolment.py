@@ -31,18 +31,12 @@ from common.codec import LARGEST_NUMBER, Codec, UnknownFrame
 from common.endpoint import hub_endpoint
 from common.errors import RemoteProtocolError
 
-NODE_URI: Final = "csi-bridge:node:"
-"""Begins the URI (subject alternative name) of a certificate that holds its node's name."""
+# The beginnings of a certificate's URIs (subject alternative names), which hold:
+NODE_URI: Final = "csi-bridge:node:"  # its node's name
+GENERATION_URI: Final = "csi-bridge:generation:"  # its generation: 1 for a node's first one from the hub, then 2
+RIGHT_URI: Final = "csi-bridge:may-run:"  # a driver that the node may report; there is one for each
 
-GENERATION_URI: Final = "csi-bridge:generation:"
-"""Begins the URI of a certificate that holds its generation: 1 for a node's first one from the hub, then 2."""
-
-RIGHT_URI: Final = "csi-bridge:may-run:"
-"""Begins a URI of a certificate that holds the name of a driver that the node may report. There is one for each."""
-
-MAX_REQUEST_BYTES: Final = 65_536
-"""The longest message of a join or renewal. A request has about 2 kB with a long chain of certificates."""
-
+MAX_REQUEST_BYTES: Final = 65_536  # of a join or renewal, which has about 2 kB with a long chain of certificates
 LONGEST_TOKEN_CHARS: Final = 4_096  # the longest token, of which a terminal takes as many characters on one line
 
 _GENERATION: Final = re.compile(r"[1-9][0-9]{0,18}")
@@ -141,7 +135,6 @@ TYPES: dict[int, type[Request | Answer]] = {
     4: Issued,
     5: Refused,
 }
-"""The type number of each message."""
 
 _CODEC: Codec[Request | Answer] = Codec(TYPES)
 

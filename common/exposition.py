@@ -16,6 +16,7 @@ from common.metrics import CALL_BUCKETS_S, OTHER, Metrics, VolumeStats
 _CALLS: Final = "csi_plugin_operations_seconds"
 _CALLS_TEXT: Final = "Container Storage Interface operation duration with gRPC error code status total"
 _CLAIM_LABELS: Final = ("namespace", "persistentvolumeclaim")
+# By the fields of `VolumeStats`, with the kubelet's names (pkg/kubelet/metrics/collectors/volume_stats.go).
 _USAGE: Final = {
     "capacity_bytes": "Size of a mounted claim's volume.",
     "available_bytes": "Bytes of it that pods can still write.",
@@ -24,7 +25,6 @@ _USAGE: Final = {
     "inodes_free": "Inodes of it that are free.",
     "inodes_used": "Inodes of it that are used.",
 }
-"""By the fields of `VolumeStats`. The names are the kubelet's (pkg/kubelet/metrics/collectors/volume_stats.go)."""
 _ABNORMAL_TEXT: Final = "Whether the driver finds a mounted claim's volume unhealthy: 1 or 0."
 _OLDEST_LABELS: Final = ("node", "driver_name", "method_name")
 _OLDEST_TEXT: Final = (
@@ -68,7 +68,6 @@ class _Collector:
             yield from _usage(claims)
 
     def _calls(self) -> Metric:
-        """The histogram of the calls' durations, as `prometheus_client.Histogram` would show it."""
         shown = HistogramMetricFamily(_CALLS, _CALLS_TEXT, labels=_LABELS)
         for values, durations in self._metrics.calls.copy().items():
             buckets = zip(_BOUNDS, accumulate(durations.counts.copy()), strict=True)

@@ -6,14 +6,10 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# Ends the name of a file while it is being written. A fixed name: a crash leaves one, which the next write removes.
 NEW = ".new"
-"""Ends the name of a file while it is being written. A fixed name: a crash leaves one at most, and the next write
-removes it."""
 
-
-Stamp = tuple[int, int, int] | None
-"""A file's inode, modification time and size, to see that it has changed; None while it is missing."""
-
+Stamp = tuple[int, int, int] | None  # a file's inode, modification time and size; None while it is missing
 
 _FULL_BYTES, _FULL_FILES = 1 << 20, 10  # with less, a database cannot be written
 

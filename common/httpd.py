@@ -24,14 +24,10 @@ from common.exposition import registry_of
 from common.metrics import Metrics
 from common.parsers import HostPort
 
-Ready = Callable[[], tuple[bool, str]]
-"""Returns whether the process can do its work, and if not, a sentence with the reason."""
+Ready = Callable[[], tuple[bool, str]]  # whether the process can do its work, and if not, a sentence with the reason
 
 MOST_CONNECTIONS: Final = 32  # Enough for a Prometheus, a kubelet and a few people. Each connection is a thread.
-
-CONNECTION_LIMIT_S: Final = 10.0
-"""How long one read or write of a client may take. Prometheus' own scrape_timeout is 10 s."""
-
+CONNECTION_LIMIT_S: Final = 10.0  # of one read or write of a client; Prometheus' own scrape_timeout is 10 s
 _BACKLOG: Final = 128  # connections that the kernel queues before they are accepted: more than a burst of probes
 _RETRY_S: Final = 0.1  # how long to wait when the process has no file descriptor for another connection
 

@@ -18,10 +18,7 @@ Line = TypeVar("Line")
 BURST: Final = 100  # a restarted agent or a person who tries a setting causes far fewer lines
 LINES_A_MINUTE: Final = 10  # a peer that never stops fills 3 MB of log a day with lines of one kind, of 200 bytes each
 WINDOW_S: Final = 60.0  # held lines are written as one within this time
-
-MOST_BUCKETS: Final = 65_536
-"""Each takes about 270 bytes. A hub's 20,000 nodes have two kinds of lines each in ordinary times."""
-
+MOST_BUCKETS: Final = 65_536  # of about 270 bytes; a hub's 20,000 nodes have two kinds of lines each in ordinary times
 _REFILLED_S: Final = BURST / LINES_A_MINUTE * 60  # after this time without a line, a peer has its whole burst again
 
 

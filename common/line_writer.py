@@ -19,10 +19,7 @@ from typing import Final, Generic, TextIO, TypeVar
 Line = TypeVar("Line")
 
 BLOCK_S: Final = 0.05  # a thread that wakes for each line takes the interpreter from the event loop each time
-
-MOST_LINES: Final = 10_000
-"""One line has about 300 bytes. The longest ones, which carry a vendor's message, have 4 KiB: 40 MB then wait."""
-
+MOST_LINES: Final = 10_000  # of about 300 bytes. The longest ones, with a vendor's message, have 4 KiB: 40 MB then wait
 FLUSH_S: Final = 2.0  # the longest wait for a stream that takes nothing, at the end of the process
 
 

@@ -32,10 +32,7 @@ from common.status import Status, code_name
 
 ROOT: Final = "csi_bridge"  # the parent of every logger of the bridge
 VERBOSE_FROM: Final = 4  # klog's `-v=4` is "debug level" (kubernetes/community, logging conventions)
-
-LONGEST_MESSAGE_CHARS: Final = 2000
-"""A vendor's status message may be as long as a gRPC trailer: too long for a log line."""
-
+LONGEST_MESSAGE_CHARS: Final = 2000  # a vendor's status message may be as long as a gRPC trailer
 
 Fields = Mapping[str, str | int | float]  # the fields of a line, after its message
 
@@ -56,13 +53,12 @@ def bind_peer(peer: str) -> None:
     _peer.set(peer)
 
 
+# The logger's name, the end since the epoch and the duration in seconds, node, driver, method, call id, status, and the
+# sizes of the request and of all answers in bytes.
 FinishedCall = tuple[str, float, float, str, str, str, str, Status, int, int]
-"""What the line of a finished call tells: the logger's name, the end in seconds since the epoch, the duration in
-seconds, node, driver, method, call id, status, and the sizes of the request and of all answers in bytes."""
 
-
+# Writes the lines of finished calls at INFO, past `logging`: its thread makes all of the line. None without them.
 calls: "LineWriter[str | FinishedCall] | None" = None
-"""Writes the lines of finished calls at INFO, past `logging`: its thread makes all of the line. None without them."""
 
 _lines: "LineHandler | None" = None  # the output of this process: see `configure`
 

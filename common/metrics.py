@@ -22,26 +22,17 @@ from common.csi.methods import METHODS
 from common.messages import Reason
 from common.status import Code
 
+# The buckets of csi-lib-utils (metrics/metrics.go, operationsLatencyBuckets).
 CALL_BUCKETS_S: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
-"""The buckets of csi-lib-utils (metrics/metrics.go, operationsLatencyBuckets)."""
-
-MOST_DRIVERS: Final = 64
-"""The most driver names in labels: they come from the other end of a link. Further ones count as `other`."""
-
+MOST_DRIVERS: Final = 64  # driver names in labels: they come from the other end of a link. Further ones are `other`
 OTHER: Final = "other"
-
+# Codes as Go prints them (grpc/codes, String): csi-lib-utils uses these in its label.
 _GO_NAMES: Final = {int(code): code.name.title().replace("_", "") for code in Code} | {0: "OK", 1: "Canceled"}
-"""Codes as Go prints them (grpc/codes, String): csi-lib-utils uses these in its label."""
 
-
+# The values of the labels `reason` (`other` is for a newer peer's words), `cause`, and `by` (who has told the runtime).
 LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
-"""The values of the label `reason`: the reasons for a session's end, and `other` for a newer peer's words."""
-
-
 CONFLICTS: Final = ("name", "rights", "copy", "segment", "unreadable", "capability", "id")
-"""The values of the label `cause`: why the hub refused a node's report or answer, or a call to the node."""
-
-DEFERRED_BY: Final = ("agent", "driver")  # the values of the label `by`: who has told the pod's runtime of a volume
+DEFERRED_BY: Final = ("agent", "driver")
 
 
 class Counter:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+# JSON's escape for half of a pair of UTF-16. `encode_body` writes none; without its other half it is no character.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""JSON's escape for half of a pair of UTF-16. `encode_body` writes none; without its other half it is no character."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

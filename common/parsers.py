@@ -12,15 +12,9 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
-LONGEST_DURATION_S: Final = 10 * 365 * 24 * 3600.0
-"""Ten years: timers of the event loop and of the kernel can still hold it."""
-
-LONGEST_SOCKET_PATH_BYTES: Final = 107
-"""`sun_path` of a UNIX socket's address has 108 bytes and ends with a NUL (unix(7))."""
-
-LONGEST_NAME_CHARS: Final = 253
-"""Length limit for the name of a Kubernetes object. A hub refuses nodes with longer names."""
-
+LONGEST_DURATION_S: Final = 10 * 365 * 24 * 3600.0  # timers of the event loop and of the kernel can still hold it
+LONGEST_SOCKET_PATH_BYTES: Final = 107  # `sun_path` has 108 bytes and ends with a NUL (unix(7))
+LONGEST_NAME_CHARS: Final = 253  # of a Kubernetes object. A hub refuses nodes with longer names
 LONGEST_DRIVER_NAME_CHARS: Final = 63  # CSI spec, GetPluginInfoResponse.name
 
 _DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*")

@@ -21,16 +21,11 @@ from typing import Any, Final
 from common.objects import encode_body
 
 MOUNTED: Final = "csi-bridge.io/VolumesMounted"  # the condition that says whether the pod has all its volumes
-
-RELEASED: Final = "csi-bridge.io/VolumesReleased"
-"""The condition that says that the pod is over and nothing of its volumes is left on the node."""
-
-UNMOUNTED: Final = "Unmounted"  # the reason of both conditions once the pod is over and nothing of its volumes is left
+RELEASED: Final = "csi-bridge.io/VolumesReleased"  # the pod is over and nothing of its volumes is left on the node
+UNMOUNTED: Final = "Unmounted"  # the reason of both conditions then
 MOST_BYTES: Final = 16 * 1024  # of a pod fact as JSON: a node may have thousands
 
-_REASON_CHARS: Final = (900, 450, 200, 100, 50, 0)
-"""Lengths to which reasons are cut, until the fact has room for all of them."""
-
+_REASON_CHARS: Final = (900, 450, 200, 100, 50, 0)  # reasons are cut to these, until the fact has room for all
 _CUT: Final = " … (cut)"
 
 

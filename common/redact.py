@@ -21,14 +21,10 @@ from common.csi import csi_pb2
 
 M = TypeVar("M", bound=Message)
 
-STRIPPED: Final = "***stripped***"
-"""Replaces a secret. It is csi-lib-utils' word (protosanitizer): operators' tools may search for it."""
-
-SENSITIVE_FIELDS: Final = frozenset({"mount_flags", "publish_context"})
-"""Not marked `csi_secret`, but the spec says of both that they may be sensitive (`MountVolume.mount_flags`)."""
-
+STRIPPED: Final = "***stripped***"  # csi-lib-utils' word (protosanitizer): operators' tools may search for it
+SENSITIVE_FIELDS: Final = frozenset({"mount_flags", "publish_context"})  # the spec says that they may be sensitive
+# Keys of string maps whose values are credentials (Kubernetes pkg/volume/csi, CSIDriver.spec.tokenRequests).
 SENSITIVE_KEYS: Final = frozenset({"csi.storage.k8s.io/serviceAccount.tokens"})
-"""Keys of string maps whose values are credentials (Kubernetes pkg/volume/csi, CSIDriver.spec.tokenRequests)."""
 
 
 def redacted(message: Message) -> dict[str, Any]:
@@ -85,7 +81,7 @@ def _is_sensitive(field: FieldDescriptor) -> bool:
 
 @cache
 def _plan(message: Descriptor, strips: Callable[[FieldDescriptor], bool]) -> _Plan:
-    """The plan of a message type. CSI's types do not contain themselves (a test checks it), so this ends."""
+    # CSI's types do not contain themselves (a test checks it), so this ends.
     others = [field for field in message.fields if not strips(field)]
     within = [(field, _plan(field.message_type, strips)) for field in others if _is_message(field)]
     return _Plan(

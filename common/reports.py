@@ -28,20 +28,15 @@ GROUP_GET_CAPABILITIES = "/csi.v1.GroupController/GroupControllerGetCapabilities
 NODE_GET_INFO = "/csi.v1.Node/NodeGetInfo"
 NODE_GET_CAPABILITIES = "/csi.v1.Node/NodeGetCapabilities"
 
+# Every sidecar calls these when it starts. An agent reports a driver only after it has answered them.
 ESSENTIAL_METHODS = (GET_PLUGIN_INFO, GET_PLUGIN_CAPABILITIES, CONTROLLER_GET_CAPABILITIES)
-"""Every sidecar calls these when it starts (docs/csi-contract.md#sidecars-read-capabilities-once). An agent reports a
-driver only after it has answered them."""
-
+# The calls that an agent makes to each driver. All take an empty request, and none changes anything (CSI spec).
 REPORTED_METHODS = (*ESSENTIAL_METHODS, GROUP_GET_CAPABILITIES, NODE_GET_CAPABILITIES, NODE_GET_INFO)
-"""The calls that an agent makes to each driver. All take an empty request, and none changes anything (CSI spec)."""
 
+# The largest report about one driver. Of one with longer answers the agent reports the name alone: without it, the hub
+# would send the driver's calls to another node.
 MAX_DRIVER_BYTES = 65_536
-"""The largest report about one driver. For a driver with longer answers the agent reports the name alone: without it,
-the hub would send the driver's calls to another node."""
-
-MAX_REPORT_BYTES = 262_144
-"""The largest report that the hub accepts from one node. A driver has 1 to 2 KiB, so this is more than 100 drivers."""
-
+MAX_REPORT_BYTES = 262_144  # the largest report that the hub accepts from one node: more than 100 drivers
 
 MOST_PROBLEMS = 20  # of a node; more do not count
 MOST_PROBLEM_CHARS = 500

@@ -10,8 +10,7 @@ import time
 from common.tls import TlsFiles
 from common.uplink import Uplink
 
-LOOK_S = 2.0
-"""The interval between two looks, of three system calls each. Files that changed within it may still be incomplete."""
+LOOK_S = 2.0  # between two looks, of three system calls each; files that changed within it may still be incomplete
 
 
 async def follow(uplink: Uplink, files: TlsFiles) -> None:

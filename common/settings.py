@@ -24,7 +24,6 @@ INSECURE = (
     "--insecure: links without TLS prove no name, and everybody on this host can read them; remove the flag and give "
     "--tls-ca, --tls-cert and --tls-key, except in a test"
 )
-"""The warning of a process that runs without TLS."""
 
 
 @dataclass(frozen=True, kw_only=True)

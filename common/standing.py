@@ -17,8 +17,7 @@ from common.messages import Kind, Priority
 
 log = logging.getLogger("csi_bridge.standing")
 
-REOPEN = Backoff(first_s=1.0, most_s=30.0)
-"""The waits between an end and the next opening, as between the dials of a link."""
+REOPEN = Backoff(first_s=1.0, most_s=30.0)  # as between the dials of a link
 
 
 class Standing:

@@ -55,15 +55,11 @@ from common.sync_messages import (
     put,
 )
 
-BUDGET_BYTES = 262_144
-"""The size of the changes under way: enough for a link of 10 Mbit/s at 200 ms, and small enough for 10,000 nodes."""
-
-PASSING_KINDS = frozenset({"Event"})
-"""Kinds whose objects are records of events: once the learner has stored one, the teller forgets it."""
-
+BUDGET_BYTES = 262_144  # of changes under way: enough for 10 Mbit/s at 200 ms, and small enough for 10,000 nodes
+PASSING_KINDS = frozenset({"Event"})  # once the learner has stored one, the teller forgets it
+# Kinds whose missing objects count as deleted for a learner in step, with their volumes. A missing object of another
+# kind only makes others wait: one Secret that is too large must not block a node's cleaning for ever.
 MISSED_KINDS = frozenset({"Pod"})
-"""Kinds whose missing objects count as deleted for a learner in step, with their volumes. A missing object of another
-kind only makes others wait: one Secret that is too large must not block a node's cleaning for ever."""
 
 _PART_BYTES = 16_384  # changes are joined to messages of up to this size, a session's chunk
 _IN_STEP_BYTES = 16  # the largest encoded `InStep`

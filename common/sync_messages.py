@@ -17,8 +17,6 @@ from common.errors import RemoteProtocolError
 from common.objects import Object, Ref, Stamp
 
 MAX_NAME_CHARS = 1_024  # The longest kind, namespace, name, uid or version. Kubernetes' own names end at 253.
-
-
 _SURROGATE = re.compile("[\ud800-\udfff]")  # characters that UTF-8 cannot encode
 
 
@@ -142,7 +140,6 @@ TYPES: dict[int, type[SyncMessage]] = {
     7: Stored,
     8: Refused,
 }
-"""The type number of each sync message."""
 
 _CODEC: Codec[SyncMessage] = Codec(TYPES)
 

@@ -10,11 +10,9 @@ from google.protobuf.message import Message
 from common.csi import csi_pb2
 
 PREFIX = "/csi.v1."  # every method that the bridge carries starts with this (CSI spec, package csi.v1)
-
 _NODE_GET_CAPABILITIES = f"{PREFIX}Node/NodeGetCapabilities"
-
+# A path with the names of a service and an RPC, as protobuf allows them.
 _PATH = re.compile(re.escape(PREFIX) + r"(?P<service>[A-Za-z][A-Za-z0-9_]*)/[A-Za-z][A-Za-z0-9_]*")
-"""A method's path: the names of a service and an RPC, as protobuf allows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class Method:
     streaming: bool  # only SnapshotMetadata's answers are streams
 
 
-METHODS = {
+METHODS = {  # every method of csi.proto by path
     path: Method(
         path=path,
         request=message_factory.GetMessageClass(method.input_type),
@@ -38,10 +36,7 @@ METHODS = {
     for method in service.methods
     for path in [f"/{service.full_name}/{method.name}"]
 }
-"""Every method of csi.proto by path."""
-
 UNARY = frozenset(path for path, method in METHODS.items() if not method.streaming)
-"""The paths of those whose answer is one message."""
 
 
 @lru_cache(maxsize=256)  # each hop asks for each call
