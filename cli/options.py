@@ -24,21 +24,16 @@ S = TypeVar("S")
 
 _SHOWN_CHARS = 100  # an error quotes this much of a wrong value: enough to recognise it, too little to fill a log
 
-
 # The user and the password in an address, which no error shows.
 _CREDENTIALS = re.compile(r"^([a-z]+://)?.*@", re.DOTALL)
 
 
 class Text(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
-    """The type of an option whose value a function reads (`common.parsers`).
-
-    Attributes:
-        name: a word for the value in `--help`.
-        unit: the unit of the value, with which the names of such values end (`_s`); empty without one.
-    """
+    """The type of an option whose value a function reads (`common.parsers`)."""
 
     def __init__(self, read: Callable[[str], Any], name: str, *, low: str = "", high: str = "", unit: str = "") -> None:
-        self.name, self.unit = name, unit
+        self.name = name  # a word for the value in `--help`
+        self.unit = unit  # the end of the names of such values (`_s`)
         self._read, self._low, self._high = read, low, high
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -69,11 +64,7 @@ class FilePath(click.Path):
 
 
 class Option(click.Option):
-    """One option. `option()` makes it.
-
-    Attributes:
-        envvar: its variable: its own, or that of its command (`of_command`).
-    """
+    """One option. `option()` makes it."""
 
     def __init__(self, flags: Sequence[str], *, group: str, unit: str, allowed: str, **how: Any) -> None:
         super().__init__(flags, **how)

@@ -165,7 +165,6 @@ def _read_version(connection: sqlite3.Connection) -> int:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
-    """Bring a file to the schema's version. A step that fails leaves the file at the version before it."""
     before = _read_version(connection)
     for version, migration in enumerate(schema.migrations[before:], before + 1):
         try:

@@ -1,8 +1,8 @@
 """A database writer: the one thread that writes to a database, so that no write blocks the event loop.
 
-    commit, submit    make one attempt; the first returns once the write is committed, and raises if it fails
-    persist           retries; returns once the write is committed, or False when the writer is closed
-    put               returns at once, and retries; a newer `put` of the same key replaces a waiting one
+    commit     makes one attempt; ends once the write is committed, and raises if it fails
+    persist    retries; returns once the write is committed, or False when the writer is closed
+    put        returns at once, and retries; a newer `put` of the same key replaces a waiting one
 
 Rules:
 
@@ -11,7 +11,7 @@ Rules:
 * A `put` that comes alone is written at once. Of a burst, all within `_GATHER_S` are one transaction. A caller that
   waits ends the gathering.
 * `put` and `persist` are retried every `retry_s`, before newer writes; a `commit` retries them at once, and ends the
-  retries of those that it `replaces` (`submit`).
+  retries of those that it `replaces`.
 * The writer logs a failure once, and logs when writing works again.
 * If a caller is cancelled, its write goes on.
 * All callers that wait are on one event loop. A write costs one wake-up of the thread and one of the loop.
@@ -91,16 +91,12 @@ class DatabaseWriter:
 
     # ---- for callers -------------------------------------------------------------------------------------------------
 
-    async def commit(self, statements: Iterable[Statement]) -> None:
-        """Execute statements in one transaction; return once it is committed. WriteFailed: none was executed."""
-        await self.submit(statements)
-
-    def submit(
+    def commit(
         self, statements: Iterable[Statement], *, replaces: Iterable[Hashable] = (), is_retried: bool = False
     ) -> asyncio.Future[None]:
-        """Begin a `commit`, or a `persist` if `is_retried`, in its place among the other writes. Returns its end.
+        """Execute statements in one transaction, in its place among the other writes. WriteFailed: none was executed.
 
-        Earlier `put`s with the keys `replaces` are not retried once it is committed.
+        Earlier `put`s with the keys `replaces` are not retried once it is committed. With `is_retried` as `persist`.
         """
         done = asyncio.get_running_loop().create_future()
         write = _Write([*statements], done, is_retried, replaces)
@@ -117,7 +113,7 @@ class DatabaseWriter:
     async def persist(self, statements: Iterable[Statement]) -> bool:
         """Execute statements in one transaction, and retry until it is committed. False: the writer is closed."""
         try:
-            await self.submit(statements, is_retried=True)
+            await self.commit(statements, is_retried=True)
         except WriteFailed:
             return False
         return True
@@ -200,7 +196,6 @@ class DatabaseWriter:
                 pass
 
     def _transact(self, writes: list[_Write]) -> list[Exception | None]:
-        """Attempt some writes in one transaction. Returns the error of each; None: it worked."""
         try:
             if self._connection is None:
                 assert self._connect is not None
@@ -243,7 +238,7 @@ class DatabaseWriter:
 
 
 def _attempt(connection: sqlite3.Connection, write: _Write) -> Exception | None:
-    """Make one write in an open transaction. Returns its error; then it leaves nothing in the transaction."""
+    # After an error it leaves nothing in the transaction.
     connection.execute("SAVEPOINT one")
     try:
         for sql, values in write.statements:

@@ -47,13 +47,9 @@ def replace_file(
 ) -> None:
     """Make or replace a file as a whole. OSError: it cannot be written, and the old content stays.
 
-    Args:
-        path: the file. Its directory exists.
-        content: all of it.
-        durable: whether it also survives a power cut (fsync of the file and its directory), which may else empty it.
-        mode: regardless of the umask; None: the mode that the umask gives a new file.
-        folder: a descriptor of the file's directory; of `path` only the name is used then.
-        reached: called between the write and the rename.
+    `durable`: it also survives a power cut (fsync of the file and its directory), which may else empty it. The mode
+    counts regardless of the umask. `folder` is a descriptor of the file's directory; of `path` only the name is used
+    then. `reached` is called between the write and the rename.
     """
     with contextlib.ExitStack() as stack:
         if folder is None:

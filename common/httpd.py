@@ -45,7 +45,7 @@ class HttpEndpoint:
 
         class Handler(_Handler):
             registry = registry_of(metrics)
-            checks: ClassVar = {"/healthz": _is_alive, "/readyz": ready} | (
+            checks: ClassVar = {"/healthz": lambda: (True, ""), "/readyz": ready} | (
                 {"/readyz/active": active} if active else {}
             )
 
@@ -64,10 +64,6 @@ class HttpEndpoint:
         self._server.stop()
         self._thread.join()
         self._server.server_close()
-
-
-def _is_alive() -> tuple[bool, str]:
-    return True, ""
 
 
 class _Handler(MetricsHandler):
@@ -178,7 +174,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def _cut(waited_on: socket.socket) -> None:
-    """Wake the thread that waits on a socket, on Linux also in accept. The thread then ends."""
+    # Wakes the thread that waits on it, on Linux also in accept. The thread then ends.
     try:
         waited_on.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -71,7 +71,6 @@ class LineLimit(Generic[Line]):
         return bucket
 
     def _drop_refilled(self, now: float) -> None:
-        """Forget peers that have their whole burst again, the longest silent one first."""
         while self._buckets:
             oldest = next(iter(self._buckets.values()))
             if oldest.held or now - oldest.at < _REFILLED_S:

@@ -92,23 +92,17 @@ class VolumeStats:
 
 
 class Metrics:
-    """The metrics of one process.
-
-    Attributes:
-        calls: the calls' durations, by the labels for driver, method and code.
-        durations: the same by driver, method and code of those that `find` was asked for, and whose names are known.
-        claims: returns the usage of the mounted volumes, by the namespace and the name of the claim. A thread calls it
-            at each scrape.
-        oldest_calls: returns node, driver, method and age in seconds of calls that nodes have not answered. A thread
-            calls it at each scrape.
-    """
+    """The metrics of one process."""
 
     def __init__(self) -> None:
-        self.calls: dict[tuple[str, str, str], Durations] = {}
+        self.calls: dict[tuple[str, str, str], Durations] = {}  # by the labels for driver, method and code
+        # By driver, method and code, of those that `find` was asked for, and whose names are known.
         self.durations: dict[tuple[str, str, int], Durations] = {}
         self._drivers: set[str] = set()
         self.connected_nodes = self.calls_in_flight = 0
+        # A thread calls these at each scrape. The usage of the mounted volumes, by namespace and name of the claim:
         self.claims: Callable[[], Mapping[tuple[str, str], VolumeStats]] = dict
+        # Node, driver, method and age in seconds of calls that nodes have not answered:
         self.oldest_calls: Callable[[], Collection[tuple[str, str, str, int]]] = tuple
         self.link_ups = Counter("csi_bridge_link_ups", "Sessions begun.")
         self._downs = Counter("csi_bridge_link_downs", "Sessions ended, by reason.", "reason", LINK_DOWN_REASONS)

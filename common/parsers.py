@@ -21,10 +21,7 @@ _DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Z
 
 
 def is_driver_name(text: str) -> bool:
-    """Whether Kubernetes accepts this name of a CSI driver (pkg/apis/core/validation, ValidateCSIDriverName).
-
-    It is a DNS subdomain, which may have capitals. The CSI spec allows more names.
-    """
+    """Whether Kubernetes accepts this name of a CSI driver (ValidateCSIDriverName). The CSI spec allows more names."""
     return len(text) <= LONGEST_DRIVER_NAME_CHARS and _DRIVER_NAME.fullmatch(text) is not None
 
 
@@ -32,10 +29,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[
 
 
 def is_name(text: str) -> bool:
-    """Whether Kubernetes accepts this name of an object (pkg/apis/core/validation, ValidateNodeName).
-
-    It is a DNS subdomain (RFC 1123), and safe as the name of a file.
-    """
+    """Whether Kubernetes accepts this name of an object (ValidateNodeName). Such a name is safe as that of a file."""
     return len(text) <= LONGEST_NAME_CHARS and _NAME.fullmatch(text) is not None
 
 

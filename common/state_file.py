@@ -58,10 +58,7 @@ def make_state_directory(path: Path) -> None:
 def read_state(path: Path, owner: str) -> dict[str, Any]:
     """Read a state file's object. `owner` is the program that writes it, for messages: `edge agent`.
 
-    Raises:
-        NewerState: a newer program wrote it.
-        OSError: it cannot be read.
-        ValueError: it is no JSON object with a version.
+    Raises NewerState, OSError, or ValueError: it is no JSON object with a version.
     """
     try:
         content: Any = json.loads(path.read_bytes())

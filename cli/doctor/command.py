@@ -91,8 +91,8 @@ def _counts(report: Report) -> Counter[Level]:
     return Counter(finding.level for results in report.values() for _, finding in results)
 
 
-def _there(usual: Path | None) -> list[Path]:
+def _there(usual: Path) -> list[Path]:
     try:
-        return [usual] if usual is not None and usual.exists() else []
+        return [usual] if usual.exists() else []
     except OSError:  # the directory is closed to this user, so some process uses it
-        return [usual] if usual is not None else []
+        return [usual]

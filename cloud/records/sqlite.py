@@ -82,7 +82,7 @@ class SqliteRecords:
         statements = {}
         for it in changes:
             statements[it.kind, it.key] = _statement(it)
-        return self._writer.submit(statements.values(), replaces=statements)
+        return self._writer.commit(statements.values(), replaces=statements)
 
     def put(self, change: Change) -> None:
         self._writer.put((change.kind, change.key), _statement(change))

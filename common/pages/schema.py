@@ -84,7 +84,6 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """The comment of each field: at the end of its line, or in the lines above it."""
     found: dict[str, str] = {}
     parts: list[str] = []
     for line in inspect.getsource(kind).splitlines():

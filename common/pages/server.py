@@ -46,13 +46,9 @@ class Pages:
         of_one: Mapping[str, ListingOf] | None = None,
         why_no_more: Callable[[], str] | None = None,
     ) -> None:
-        """Serve these pages, by path.
+        """Serve these pages, by path; those of `of_one` by the path before the name: `/facts` of `/facts/NODE`.
 
-        Args:
-            documents: those that are one object.
-            listings: those that are a list.
-            of_one: those that are a list about one thing, by the path before its name: `/facts` of `/facts/NODE`.
-            why_no_more: says why there are no others for now; None: there are none at all.
+        `why_no_more` says why there are no others for now; None: there are none at all.
         """
         self._documents = documents
         self._listings = listings or {}
