@@ -77,7 +77,7 @@ def note(node: str, before: Mapping[str, Refused], now: Mapping[str, Refused], m
 def announces_topology(report: DriverReport) -> bool:
     answer = report.answers.get(GET_PLUGIN_CAPABILITIES)
     try:
-        return answer is not None and has_topology(answer.body)
+        return answer is not None and not answer.code and has_topology(answer.body)
     except ValueError:
         return False
 

@@ -12,11 +12,12 @@ Rules:
 * A method's answer is an error, or missing, if it is so on most nodes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
+from cloud.report_judge import announces_topology
 from common.csi.csi_pb2 import (
     ControllerGetCapabilitiesResponse,
     ControllerServiceCapability,
@@ -75,11 +76,8 @@ def voted(votes: Votes, earlier: DriverReport | None) -> DriverReport:
 
 
 def with_topology(report: DriverReport) -> DriverReport:
-    """A report of a driver that announces a topology: the bridge's for volumes and snapshots, if it has none.
-
-    See docs/csi-contract.md#the-bridges-topology-for-vendors-without-one.
-    """
-    if has_topology(report):
+    """A report of a driver that announces a topology: the bridge's for volumes and snapshots, if it has none."""
+    if announces_topology(report):
         return report
     plugin = parse_answer(GetPluginCapabilitiesResponse, report.answers[GET_PLUGIN_CAPABILITIES])
     for kind in (_OWN_TOPOLOGY, *[_OF_SNAPSHOTS] * ("CREATE_DELETE_SNAPSHOT" in names(report))):
@@ -87,11 +85,6 @@ def with_topology(report: DriverReport) -> DriverReport:
             plugin.capabilities.add().service.type = kind
     answer = Answer(0, body=plugin.SerializeToString())
     return DriverReport(report.driver, report.node, {**report.answers, GET_PLUGIN_CAPABILITIES: answer})
-
-
-def has_topology(report: DriverReport) -> bool:
-    plugin = parse_answer(GetPluginCapabilitiesResponse, report.answers.get(GET_PLUGIN_CAPABILITIES))
-    return any(_is_service(each, _OWN_TOPOLOGY) for each in plugin.capabilities)
 
 
 def names(report: DriverReport) -> dict[str, str]:
@@ -132,17 +125,12 @@ def _answer(method: str, kind: type[Message], votes: Votes, earlier: DriverRepor
         return next(answer for answer, _ in told if answer is not None and answer.code)
     if not most(lambda answer: answer is not None and not answer.code):
         kept = earlier.answers.get(method) if earlier is not None else None
-        if kept is None or kept.code:
-            return kept if kept is not None else _without_majority([answer for answer, _ in told])
+        if kept is None:  # neither most nodes nor earlier ones tell: the least that a node tells
+            missing = any(answer is None for answer, _ in told)
+            return None if missing else next(answer for answer, _ in told if answer is not None and answer.code)
+        if kept.code:
+            return kept
     return Answer(0, body=_capabilities(method, kind, votes, earlier))
-
-
-def _without_majority(told: Iterable[Answer | None]) -> Answer | None:
-    """The answer if neither most nodes nor earlier ones tell: the least that a node tells."""
-    answers = list(told)
-    if None in answers:
-        return None
-    return next(answer for answer in answers if answer is not None and answer.code)
 
 
 def _capabilities(method: str, kind: type[Message], votes: Votes, earlier: DriverReport | None) -> bytes:

@@ -155,7 +155,7 @@ class Fleets:
 def _member(report: DriverReport, segment: Mapping[str, str]) -> Member:
     info = parse_answer(NodeGetInfoResponse, report.answers.get(NODE_GET_INFO))
     own = announces_topology(report)
-    describes = describes_itself(report)
+    describes = report.answers.keys() >= set(ESSENTIAL_METHODS)  # else it has the driver's name alone
     lacks = describes and not own
     segments = topology_of(report) if own else segment if lacks else {}
     plugin = parse_answer(GetPluginCapabilitiesResponse, report.answers.get(GET_PLUGIN_CAPABILITIES))
@@ -172,11 +172,6 @@ def _member(report: DriverReport, segment: Mapping[str, str]) -> Member:
         has_controller=any(each.service.type == _CONTROLLER_SERVICE for each in plugin.capabilities),
         vote=digest(report) if describes else b"",
     )
-
-
-def describes_itself(report: DriverReport) -> bool:
-    """Whether a report tells more than the driver's name (`MAX_DRIVER_BYTES`)."""
-    return report.answers.keys() >= set(ESSENTIAL_METHODS)
 
 
 _K = TypeVar("_K")

@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cloud.placement.capabilities import has_topology, lacking, voted
+from cloud.placement.capabilities import lacking, voted
 from cloud.records.records import Body, Change, Key, Kind, Records
+from cloud.report_judge import announces_topology
 from common.logs import of_peer
 from common.metrics import Metrics
 from common.reports import NODE_GET_INFO, DriverReport, report_from_json, report_to_json
@@ -63,7 +64,7 @@ class Offers:
         missing = {its: lacking(one, report) for its, one in reports.items()}
         found = {one.node: missing[its] for one, its in votes if missing[its]}
         self._note(driver, found)
-        return Offer(report, has_topology(report), found)
+        return Offer(report, announces_topology(report), found)
 
     def forget(self, driver: str) -> None:
         # No node has it any more.

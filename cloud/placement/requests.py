@@ -127,13 +127,13 @@ def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts
         terms=tuple(terms.values()),
         missing=missing,
         token=getattr(message, "starting_token", ""),
-        key=_key(method, message, rule) if rule.changes or rule.ends else "",
+        key=_key(fields.short, message, rule) if rule.changes or rule.ends else "",
         has_secrets=bool(rule.ends and getattr(message, "secrets", None)),
     )
 
 
-def _key(method: str, message: Message, rule: Rule) -> str:
-    (_, field), short = rule.about[0], method.rpartition("/")[2]
+def _key(short: str, message: Message, rule: Rule) -> str:
+    _, field = rule.about[0]
     id_ = operator.attrgetter(field)(message)
     if not id_:
         return ""

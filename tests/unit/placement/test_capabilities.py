@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cloud.placement.capabilities import has_topology, lacking, names, voted, with_topology
+from cloud.placement.capabilities import lacking, names, voted, with_topology
+from cloud.report_judge import announces_topology
 from common.csi import csi_pb2 as csi
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
@@ -63,7 +64,7 @@ def test_a_tie_keeps_what_was_told_earlier() -> None:
 
 def test_a_tie_without_anything_earlier_tells_what_all_nodes_can_do_and_that_there_is_a_topology() -> None:
     assert rpcs(voted([can(CREATE, EXPAND), can(CREATE, CLONE)], None)) == {CREATE}
-    assert has_topology(voted([(report("n1", segments={"zone": "a"}), 1), (report("n2"), 1)], None))
+    assert announces_topology(voted([(report("n1", segments={"zone": "a"}), 1), (report("n2"), 1)], None))
 
 
 @pytest.mark.parametrize(
