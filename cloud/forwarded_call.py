@@ -23,11 +23,7 @@ SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
 
 
 class ForwardedCall(Account, Receiver):
-    """One call under way. It is its own account.
-
-    It has two ends: the server's call (`common.relay.server_call.Callee`), and a stream of the link to the hub
-    (`common.receiver.Receiver`).
-    """
+    """One call under way. It is its own account."""
 
     __slots__ = ("_call", "_link", "_number", "_owed")
 

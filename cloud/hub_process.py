@@ -53,11 +53,7 @@ class _Term(NamedTuple):
 
 
 async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
-    """Run a hub until `stopping` is set, then drain it.
-
-    Raises:
-        SettingsError: a socket, a file or the state directory cannot be used.
-    """
+    """Run a hub until `stopping` is set, then drain it. Raises SettingsError."""
     async with AsyncExitStack() as opened:  # which closes all that was opened, also if the next thing cannot be
         tls = settings.tls(server=True)  # first, because it says best what is wrong with these files
         lease = None

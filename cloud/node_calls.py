@@ -42,13 +42,10 @@ class NodeCalls:
         self._under_way.setdefault(node, set()).add(account)
 
     def ended(self, account: Account, status: Status | None, *, request: int = 0, is_open: bool = False) -> None:
-        """Count a call as under way no more.
+        """Count a call, which may have gone to no node, as under way no more.
 
-        Args:
-            account: the call, which may have gone to no node.
-            status: how it ended; None if that says nothing of its node, as when the caller leaves.
-            request: a number that every try of this call has.
-            is_open: whether it was sent to the node, which has not answered.
+        No status says nothing of its node, as when the caller leaves. Every try of a call has the same `request`. It is
+        open if it was sent to the node, which has not answered.
         """
         calls = self._under_way.get(account.node)
         if calls is not None:

@@ -25,11 +25,7 @@ class ServedDriver:
 
 
 def served_driver(text: str) -> ServedDriver:
-    """A served driver from `NAME=unix:///PATH`, then options as `,placement=local`, in any order.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Read `NAME=unix:///PATH`, then options as `,placement=local`, in any order. Raises ValueError."""
     first, *rest = text.split(",")
     name, separator, path = first.partition("=")
     if not (name and separator):

@@ -40,10 +40,9 @@ from common.tasks import Tasks
 
 @asynccontextmanager
 async def serving(settings: HubSettings, standby: Standby, tasks: Tasks) -> AsyncIterator[list[Serving]]:
-    """Serve the sockets of `--serve` inside this block. Their links are made when the hub's listeners are open.
+    """Serve the sockets of `--serve` inside this block. Raises SettingsError.
 
-    Raises:
-        SettingsError: a socket, a file or the directory for the caches cannot be used.
+    Their links are made when the hub's listeners are open.
     """
     peer = Peer(f"this process, pid {os.getpid()} uid {os.geteuid()}", local=True, uid=os.geteuid())
     port = LocalPort(standby.hello, standby, limits=settings.limits(), peer=peer)

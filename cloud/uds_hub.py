@@ -280,11 +280,10 @@ class Hub(LinkHandler):
 
     def peer_terms(self) -> list[PeerTerm]:
         # Any thread may ask.
-        found = [(link.context, link.peer, link.peer_identity) for link in list(self._links)]
         return [
-            PeerTerm(context.role, said.name, Term(shown.not_before, shown.not_after))
-            for context, said, shown in found
-            if shown.not_after
+            PeerTerm(link.context.role, link.peer.name, Term(shown.not_before, shown.not_after))
+            for link in list(self._links)
+            if (shown := link.peer_identity).not_after
         ]
 
     def proxy_drivers(self) -> Iterator[ProxyDriver]:

@@ -20,8 +20,7 @@ from common.status import Code, Status
 async def largest(ask: AskNode, call: Question, sends: Sequence[Send]) -> Answer:
     """The capacity of the node on which the largest volume fits; 0 without nodes. The nodes that answer count.
 
-    Raises:
-        CallError: no node has answered, and one of them cannot be asked.
+    Raises CallError if no node has answered, and one of them cannot be asked.
     """
 
     async def of(send: Send) -> tuple[Status, bytes] | CallError:

@@ -131,18 +131,13 @@ def text_in(value: Any) -> str:  # of a record
 
 
 class Attempt:
-    """One call under a name. Get it from `Book.begin`, `send` it unless something prevents that, and `Book.end` it.
-
-    Attributes:
-        claim: the claim.
-        number: its number (`Claim.sent`); 0: it was not sent.
-        deletions: `Book.deletions` when it began.
-    """
+    """One call under a name. Get it from `Book.begin`, `send` it unless something prevents that, and `Book.end` it."""
 
     __slots__ = ("claim", "deletions", "number")
 
     def __init__(self, claim: Claim, deletions: int = 0) -> None:
-        self.claim, self.number, self.deletions = claim, 0, deletions
+        self.claim, self.deletions = claim, deletions  # `Book.deletions` when it began
+        self.number = 0  # as `Claim.sent`; 0: it was not sent
         claim.running += 1
 
     def send(self) -> None:

@@ -41,16 +41,11 @@ _NOT_HERE: Final = (
 
 
 class ListsNeeded(Exception):
-    """No rule decides, but the nodes' lists may help.
-
-    Attributes:
-        kind: the kind of things to list.
-        error: the refusal until then.
-        nodes: if no node is known to list the thing: those that may have it, by the PersistentVolumes. Else empty.
-    """
+    """No rule decides, but the nodes' lists of a kind may help. Until then the caller gets `error`."""
 
     def __init__(self, kind: str, error: CallError, nodes: Sequence[str] = ()) -> None:
-        self.kind, self.error, self.nodes = kind, error, nodes
+        self.kind, self.error = kind, error
+        self.nodes = nodes  # if no node is known to list the thing: those that may have it, by the PersistentVolumes
         super().__init__(str(error))
 
 

@@ -12,13 +12,13 @@ when an operator forgets the node.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable
 from typing import Final
 
 from cloud.placement.book import Book
 from cloud.placement.requests import Made
 from cloud.placement.rules import Thing
+from cloud.unique_segments import UniqueSegments
 from common.errors import AnswerRefused
 from common.logs import of_peer
 from common.metrics import Metrics
@@ -31,31 +31,20 @@ _MOST: Final = 20  # the conflicts of one node that are remembered
 class ForeignIds:
     """The conflicts of all nodes."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        elsewhere: Callable[[str, Thing, str], str],
-        owners: Callable[[Mapping[str, str]], AbstractSet[str]],
-    ) -> None:
-        """Without conflicts.
-
-        `elsewhere` returns, of a driver, a thing and a node, another node that the thing's PersistentVolume is for, if
-        it is not for this one; else an empty text. `owners` returns the nodes that have the unique segments in a term
-        of a topology.
-        """
-        self._metrics, self._elsewhere, self._owners = metrics, elsewhere, owners
+    def __init__(self, metrics: Metrics, segments: UniqueSegments, elsewhere: Callable[[str, Thing, str], str]) -> None:
+        """`elsewhere` returns another node that a thing's PersistentVolume is for, if it is not for the given one."""
+        self._metrics, self._segments, self._elsewhere = metrics, segments, elsewhere
         # By node, and by driver and name of the create: the sentence for people.
         self._found: dict[str, dict[tuple[str, str], str]] = {}
 
     def check(self, driver: str, name: str, node: str, book: Book, made: Made) -> None:
-        """Check a node's answer to a create.
+        """Check a node's answer to a create. Raises AnswerRefused.
 
-        Raises:
-            AnswerRefused: each term of the topology in it is that of another node, or a thing in it is another node's.
+        It is refused if each term of the topology in it is that of another node, or if a thing in it is another node's.
         """
         other = ""
         for term in made.terms:
-            others = self._owners(term) - {node}
+            others = self._segments.owners(term) - {node}
             if not others:
                 other = ""
                 break

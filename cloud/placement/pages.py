@@ -121,11 +121,7 @@ class Pages:
         return _OK, page.answer.SerializeToString()
 
     async def of_elected(self, call: Question, send: Send) -> Answer:
-        """The page of an elected node, as its driver answers but for the token.
-
-        Raises:
-            CallError: the node cannot be reached.
-        """
+        """The page of an elected node, as its driver answers but for the token. Raises CallError."""
         at = page_tokens.read(_token(call))
         question = _at_token(call, at.own) if at is not None else call
         status, body = await self._ask(send.node, question._replace(epoch=send.epoch))

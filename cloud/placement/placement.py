@@ -57,8 +57,7 @@ class Placement:
     ) -> None:
         """`most_open` limits the names that a driver's nodes hold for creates that run or are in doubt.
 
-        `affinity` is None if this hub follows no PersistentVolumes.
-        `labels` returns None until the hub has read the Nodes.
+        There is no `affinity` if this hub follows no PersistentVolumes, and no `labels` until it has read the Nodes.
         """
         self.claims, self.affinity = claims, affinity
         # asks nodes for all that they have.
@@ -68,7 +67,7 @@ class Placement:
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
         # refuses ids of other nodes, and remembers them.
-        self.foreign = ForeignIds(metrics, self._elsewhere, nodes.segments.owners)
+        self.foreign = ForeignIds(metrics, nodes.segments, self._elsewhere)
         self._most_open = most_open
         # elect the nodes that serve drivers whose storage every node reaches.
         self.elections = Elections(
@@ -84,8 +83,7 @@ class Placement:
     def report(self, driver: str, wanted: str, mode: str) -> DriverReport | None:
         """The report of a driver that its proxy driver gets; None if nothing is known.
 
-        Raises:
-            NoRoute, KnowledgeLost: one node decides it, and the hub cannot tell which.
+        Raises NoRoute or KnowledgeLost if one node decides it, and the hub cannot tell which.
         """
         fleet = self._fleets.of(driver)
         if mode == Mode.SHARED:

@@ -88,11 +88,7 @@ def _fields(method: str) -> _Fields:
 
 
 def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts:
-    """Read a request's facts; of one whose node is known, only its name, things and topology.
-
-    Raises:
-        ValueError: its bytes are not the method's request.
-    """
+    """Read a request's facts; of one whose node is known, only its name, things and topology. Raises ValueError."""
     if method not in RULES:
         return NOTHING_ASKED
     fields = _fields(method)
@@ -171,10 +167,9 @@ def settled_with(key: str, others: Iterable[str]) -> list[str]:
 
 
 def needs(method: str, request: bytes) -> frozenset[str]:
-    """The capabilities without which a driver refuses a request (CSI spec, "ControllerGetCapabilities"; csi.proto).
+    """The capabilities without which a driver refuses a request. Raises ValueError if that does not parse.
 
-    Raises:
-        ValueError: its bytes are not the method's request.
+    CSI spec, "ControllerGetCapabilities"; csi.proto.
     """
     rule = RULES.get(method)
     return frozenset(_needs(_parse(METHODS[method].request, request), rule)) if rule is not None else frozenset()

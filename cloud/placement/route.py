@@ -112,12 +112,7 @@ def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str,
 
 
 def route(ask: Ask, now: View) -> Send | AskAll:
-    """Decide where a call goes.
-
-    Raises:
-        ListsNeeded: nowhere, until nodes have listed what they have.
-        CallError: nowhere.
-    """
+    """Decide where a call goes. Raises ListsNeeded, or CallError: nowhere."""
     name = ask.name
     if len(name) > LONGEST_CHARS:
         _check_name(ask)
