@@ -18,8 +18,7 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -38,7 +37,7 @@ from edge.disk.block_devices import BlockDevices
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable, published_for, scan, staged_for
 from edge.disk.layout import Layout
 from edge.disk.mounts import MountTable, read_table
-from edge.disk.own_thread import in_own_thread
+from edge.disk.own_thread import apart
 from edge.disk.ownership import MayGoOn, always
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
@@ -85,35 +84,28 @@ class VolumePlugin:
 
     async def stage(
         self,
-        volume: Volume,
+        wanted: PodVolume,
         *,
         publish_context: Mapping[str, str],
         secrets: Mapping[str, str],
-        fs_group: int | None = None,
-        selinux_label: str = "",
         reconstructed: bool = False,
         may_go_on: MayGoOn = always,
     ) -> None:
-        """Stage a volume on this node: NodeStageVolume, if the driver stages. Not for inline volumes.
+        """Stage a volume for its first pod: NodeStageVolume, if the driver stages. Not for inline volumes.
 
         If the volume is `reconstructed`, it is known from the disk alone. Then a refusal does not prove that nothing is
         staged, and the directories stay. `may_go_on` tells whether the request may leave for the driver.
         """
+        volume = wanted.volume
         assert not volume.ephemeral
         driver = self._driver(volume.driver)
         stages = Has.STAGE_UNSTAGE_VOLUME in driver.capabilities
-        label = selinux_label if volume.rules.selinux_mount and not volume.block else ""
         staged = staged_for(volume)
+        target = str(self._dirs.target(staged))
         request = node_requests.stage(
-            volume,
-            str(self._dirs.target(staged)),
-            driver.capabilities,
-            publish_context=publish_context,
-            secrets=secrets,
-            fs_group=fs_group,
-            selinux_label=label,
+            wanted, target, driver.capabilities, publish_context=publish_context, secrets=secrets
         )
-        await _locally(NotReady, self._dirs.prepare_stage, volume, label, stages=stages)
+        await _locally(NotReady, self._dirs.prepare_stage, wanted, stages=stages)
         if not stages:
             return
         try:
@@ -164,7 +156,7 @@ class VolumePlugin:
             raise
         await _locally(Uncertain, self._dirs.require_target, driver.name, target, block=volume.block)
         if volume.block:
-            await _apart(Uncertain, self._devices.map, volume.name, uid)
+            await apart(Uncertain, self._devices.map, volume.name, uid)
         elif node_requests.wants_fs_group(wanted, driver.capabilities) and not (
             self._is_deferred is not None and await self._is_deferred(published)
         ):
@@ -206,7 +198,7 @@ class VolumePlugin:
         target = self._dirs.target(published)
         await _locally(NotReady, self._dirs.clear_way, target)
         if published.block:
-            await _apart(Uncertain, self._devices.unmap, published.name, published.pod_uid)
+            await apart(Uncertain, self._devices.unmap, published.name, published.pod_uid)
         try:
             driver = self._driver(published.driver)
         except NotReady as error:
@@ -252,8 +244,8 @@ class VolumePlugin:
         required_bytes: int,
         secrets: Mapping[str, str],
         may_go_on: MayGoOn = always,
-    ) -> int:
-        """Call NodeExpandVolume at a pod's mount, if `may_go_on` allows it then, and return the new size in bytes."""
+    ) -> None:
+        """Call NodeExpandVolume at a pod's mount, if `may_go_on` allows it then."""
         driver = self._driver(volume.driver)
         if Has.EXPAND_VOLUME not in driver.capabilities:
             raise Refused(
@@ -261,7 +253,7 @@ class VolumePlugin:
                 code=Code.UNIMPLEMENTED,
             )
         if volume.block:
-            path = await _apart(NotReady, self._devices.device, volume.name, pod_uid)
+            path = await apart(NotReady, self._devices.device, volume.name, pod_uid)
         else:
             path = str(self.layout.target(pod_uid, volume.name))
             await _locally(NotReady, self._dirs.clear_way, Path(path))
@@ -270,8 +262,7 @@ class VolumePlugin:
             volume, path, str(staging), driver.capabilities, required_bytes=required_bytes, secrets=secrets
         )
         hidden = node_requests.sensitive(volume, secrets)
-        answer = await self._call(driver, "expand", request, hidden, may_begin=may_go_on)
-        return _understood(driver, "NodeExpandVolume", node_requests.expanded_bytes, answer) or required_bytes
+        await self._call(driver, "expand", request, hidden, may_begin=may_go_on)
 
     async def stats(self, published: Published) -> VolumeStats | None:
         """Return usage and health, as far as the driver has the capabilities; None without any of them."""
@@ -377,20 +368,8 @@ class VolumePlugin:
 
 
 async def _locally(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    with _blaming(blame):
-        return await asyncio.to_thread(work, *args, **kwargs)
-
-
-async def _apart(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run blocking work that may hang, in a thread of its own; an OSError becomes a `blame` error."""
-    with _blaming(blame):
-        return await in_own_thread(lambda: work(*args, **kwargs), name="block device")
-
-
-@contextmanager
-def _blaming(blame: type[VolumeError]) -> Iterator[None]:
     try:
-        yield
+        return await asyncio.to_thread(work, *args, **kwargs)
     except OSError as error:
         raise blame(_words(error)) from error
 

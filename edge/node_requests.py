@@ -57,20 +57,19 @@ _BLOCK_FS_TYPE = "block"
 
 
 def stage(
-    volume: Volume,
+    wanted: PodVolume,
     target: str,
     capabilities: AbstractSet[int],
     *,
     publish_context: Mapping[str, str],
     secrets: Mapping[str, str],
-    fs_group: int | None,
-    selinux_label: str,
 ) -> pb.NodeStageVolumeRequest:
+    volume = wanted.volume
     return pb.NodeStageVolumeRequest(
         volume_id=volume.handle,
         publish_context=publish_context,
         staging_target_path=target,
-        volume_capability=_capability(volume, capabilities, fs_group=fs_group, selinux_label=selinux_label),
+        volume_capability=_pods_capability(wanted, capabilities),
         secrets=secrets,
         volume_context=volume.attributes,
     )
@@ -86,7 +85,7 @@ def publish(
     secrets: Mapping[str, str],
     tokens: Tokens | None,
 ) -> pb.NodePublishVolumeRequest:
-    volume, pod = wanted.volume, wanted.pod
+    volume = wanted.volume
     context, told = dict(volume.attributes), dict(secrets)  # csi-contract.md#pod-information-goes-into-a-copy
     if volume.rules.pod_info:
         context |= _pod_info(wanted)
@@ -97,9 +96,7 @@ def publish(
         publish_context={} if volume.ephemeral else publish_context,
         staging_target_path="" if volume.ephemeral else staging_target,
         target_path=target,
-        volume_capability=_capability(
-            volume, capabilities, fs_group=pod.fs_group, selinux_label=wanted.selinux_context
-        ),
+        volume_capability=_pods_capability(wanted, capabilities),
         readonly=wanted.read_only,
         secrets=told,
         volume_context=context,
@@ -123,12 +120,6 @@ def expand(
         volume_capability=_capability(volume, capabilities),
         secrets=secrets,
     )
-
-
-def expanded_bytes(answer: bytes) -> int:
-    # It is 0 if the answer has none.
-    response = _decoded(pb.NodeExpandVolumeResponse, answer)
-    return response.capacity_bytes
 
 
 def read_stats(answer: bytes, capabilities: AbstractSet[int]) -> VolumeStats | None:
@@ -177,6 +168,11 @@ def sensitive(volume: Volume, *maps: Mapping[str, str], tokens: Tokens | None = 
     for token in (tokens or {}).values():
         values.add(token.get("token", ""))
     return frozenset(values)
+
+
+def _pods_capability(wanted: PodVolume, capabilities: AbstractSet[int]) -> pb.VolumeCapability:
+    pod = wanted.pod
+    return _capability(wanted.volume, capabilities, fs_group=pod.fs_group, selinux_label=wanted.selinux_context)
 
 
 def _capability(

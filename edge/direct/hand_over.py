@@ -17,9 +17,8 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from common.fault_points import reach
 from common.metrics import VolumeStats
@@ -31,15 +30,12 @@ from edge.direct.store import KATA_ROOT, DirectVolumeStore
 from edge.disk.found_volumes import Published
 from edge.disk.layout import PLUGIN, Layout
 from edge.disk.mounts import mount_guard, read_table, unmount
-from edge.disk.own_thread import in_own_thread
+from edge.disk.own_thread import apart
 from edge.disk.root_dir import RootDir
 from edge.volume_errors import Uncertain
 from edge.volumes import PodVolume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _SYSFS = Path("/sys/dev/block")
 
@@ -59,16 +55,16 @@ class DirectVolumes:
 
     async def device(self, published: Published) -> Path:
         """Return the device that the driver has published, by its name in /dev."""
-        return await _apart(self._device, published)
+        return await apart(Uncertain, self._device, published)
 
     async def look(self, device: Path) -> Content:
-        return await _apart(file_systems.look, device)
+        return await apart(Uncertain, file_systems.look, device)
 
     async def is_sound(self, device: Path, fs_type: str) -> bool:
-        return await _apart(file_systems.is_sound, device, fs_type)
+        return await apart(Uncertain, file_systems.is_sound, device, fs_type)
 
     async def make(self, device: Path, fs_type: str, uuid: str, *, begun: bool) -> None:
-        await _apart(file_systems.finish if begun else file_systems.make, device, fs_type, uuid)
+        await apart(Uncertain, file_systems.finish if begun else file_systems.make, device, fs_type, uuid)
         reach("format.after-make")
 
     async def wait_idle(self, published: Published) -> None:
@@ -77,10 +73,10 @@ class DirectVolumes:
             device = await self.device(published)
         except Uncertain:
             return
-        await _apart(file_systems.wait_idle, device)
+        await apart(Uncertain, file_systems.wait_idle, device)
 
     async def grow(self, device: Path, fs_type: str) -> bool:
-        return await _apart(file_systems.grow, device, fs_type)
+        return await apart(Uncertain, file_systems.grow, device, fs_type)
 
     def _device(self, published: Published) -> Path:
         place = self._layout.device_map(published.name, published.pod_uid)
@@ -101,52 +97,52 @@ class DirectVolumes:
     async def stats(self, published: Published) -> VolumeStats:
         """Return the usage as the guest sees it. Without a guest that can tell, only the device's size is known."""
         path = self.volume_path(published)
-        device = await _apart(self._store.device, path)
+        device = await apart(Uncertain, self._store.device, path)
         if device is None:
             raise Uncertain(f"the runtime does not know direct volume {path}")
         try:
-            return await self._shim.stats(await _apart(self._store.sandbox_ids, path), device)
+            return await self._shim.stats(await apart(Uncertain, self._store.sandbox_ids, path), device)
         except ShimError as error:
             log.debug("the usage of %s is not known: %s", published.key, error)
-        size = await _apart(file_systems.size_bytes, Path(device))
+        size = await apart(Uncertain, file_systems.size_bytes, Path(device))
         return VolumeStats(capacity_bytes=size, is_size_only=True)
 
     # ---- the runtime's view ------------------------------------------------------------------------------------------
 
     async def hand_over(self, want: PodVolume, published: Published, device: Path) -> None:
         """Guard the target, and tell the runtime of the device. If that is done already, nothing changes."""
-        await _apart(self._guard, published)
+        await apart(Uncertain, self._guard, published)
         reach("handover.after-guard")
         info = _mount_info(want, device)
-        await _apart(self._store.add, self.volume_path(published), info, is_live=self._shim.is_live)
+        await apart(Uncertain, self._store.add, self.volume_path(published), info, is_live=self._shim.is_live)
         reach("handover.after-info")
 
     async def take_back(self, published: Published) -> None:
         """Undo `hand_over`, whatever of it was done, unless a guest still runs. The guard's directories stay."""
         reach("unpublish.before-info")
         path = self.volume_path(published)
-        if sandbox := await _apart(self._running, path):
+        if sandbox := await apart(Uncertain, self._running, path):
             raise Uncertain(f"sandbox {sandbox} still uses direct volume {path}; stop its containers")
-        await _apart(self._store.remove, path)
+        await apart(Uncertain, self._store.remove, path)
         reach("unpublish.after-info")
-        await _apart(self._unguard, self._target(published))
+        await apart(Uncertain, self._unguard, self._target(published))
         reach("unpublish.after-guard")
 
     async def forget(self, published: Published) -> None:
         """Remove a mount info that a driver has written, and left behind when it unpublished."""
-        if await _apart(self._store.remove, self.volume_path(published)):
+        if await apart(Uncertain, self._store.remove, self.volume_path(published)):
             log.warning("driver %s has left the mount info of %s; it is removed", published.driver, published.key)
 
     async def is_told(self, published: Published) -> bool:
-        return self.volume_path(published) in await _apart(self._store.volume_paths)
+        return self.volume_path(published) in await apart(Uncertain, self._store.volume_paths)
 
     async def standing(self) -> frozenset[str]:
         """Return the paths of the volumes that the runtime knows, and that have a guard or another mount in place."""
-        return await _apart(self._standing)
+        return await apart(Uncertain, self._standing)
 
     async def sweep(self, kept: Iterable[Published]) -> None:
         """Remove the mount infos and guards below the root directory that belong to no volume of `kept`."""
-        await _apart(self._sweep, frozenset(map(self.volume_path, kept)))
+        await apart(Uncertain, self._sweep, frozenset(map(self.volume_path, kept)))
 
     def volume_path(self, published: Published) -> str:
         """Return the path that the runtime knows the volume by: the target's, without symbolic links."""
@@ -216,10 +212,3 @@ def _mount_info(want: PodVolume, device: Path) -> MountInfo:
     if want.read_only and "ro" not in options:
         options = (*(option for option in options if option != "rw"), "ro")
     return MountInfo(device=str(device), fs_type=deferral.fs_type, options=options, metadata=metadata)
-
-
-async def _apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    try:
-        return await in_own_thread(lambda: work(*args, **kwargs), name="direct volume")
-    except OSError as error:
-        raise Uncertain(error.strerror or str(error)) from error

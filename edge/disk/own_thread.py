@@ -9,9 +9,20 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
+from edge.volume_errors import VolumeError
+
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+async def apart(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run blocking work on a volume. An OSError becomes a `blame`."""
+    try:
+        return await in_own_thread(partial(work, *args, **kwargs), name="volume")
+    except OSError as error:
+        raise blame(error.strerror or str(error)) from error
 
 
 def in_own_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:

@@ -67,14 +67,15 @@ def encode_struct(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).translate(_HTML).encode()
 
 
-def of_staging(volume: Volume, selinux_context: str) -> VolumeData:
-    return VolumeData(driver=volume.driver, handle=volume.handle, selinux_context=selinux_context)
+def of_staging(wanted: PodVolume) -> VolumeData:
+    volume = wanted.volume
+    return VolumeData(driver=volume.driver, handle=volume.handle, selinux_context=wanted.selinux_context)
 
 
-def of_target(wanted: PodVolume, node: str, selinux_context: str) -> VolumeData:
+def of_target(wanted: PodVolume, node: str) -> VolumeData:
     """Return the file beside a file system's target. As the kubelet's, it names an attachment even if there is none."""
     lifecycle = EPHEMERAL if wanted.volume.ephemeral else PERSISTENT
-    return replace(of_block(wanted.volume, node), lifecycle=lifecycle, selinux_context=selinux_context)
+    return replace(of_block(wanted.volume, node), lifecycle=lifecycle, selinux_context=wanted.selinux_context)
 
 
 def of_block(volume: Volume, node: str) -> VolumeData:

@@ -58,11 +58,12 @@ class VolumeDirs:
         if self._root.drop_link(target):
             log.warning("%s was a symbolic link, and is removed: the driver could have followed it", target)
 
-    def prepare_stage(self, volume: Volume, selinux_context: str, *, stages: bool) -> None:
+    def prepare_stage(self, wanted: PodVolume, *, stages: bool) -> None:
         """Make the directories and vol_data.json that NodeStageVolume needs.
 
         Without `stages` the driver is not called, but unstaging reads vol_data.json.
         """
+        volume = wanted.volume
         if volume.block:
             self._prepare_block_stage(volume, stages=stages)
             return
@@ -71,7 +72,7 @@ class VolumeDirs:
         self.clear_way(target)
         self._root.make_dir(target)
         reach("stage.after-dir")
-        self._write_data(target, volume_data.of_staging(volume, selinux_context), "stage")
+        self._write_data(target, volume_data.of_staging(wanted), "stage")
 
     def _prepare_block_stage(self, volume: Volume, *, stages: bool) -> None:
         # Entries from an earlier try stay: that try may have called the driver, and no mount would show it.
@@ -99,8 +100,7 @@ class VolumeDirs:
         self._root.make_dir(target.parent)
         reach("publish.after-dir")
         self.clear_way(target)
-        data = volume_data.of_target(wanted, self._node, wanted.selinux_context)
-        self._write_data(target, data, "publish")
+        self._write_data(target, volume_data.of_target(wanted, self._node), "publish")
 
     def _write_data(self, target: Path, data: VolumeData, step: str) -> None:
         # Entries from an earlier try stay here too.

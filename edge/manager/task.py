@@ -272,11 +272,9 @@ class VolumeTask:
                 raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
             async with host.fencing.mounting(volume, Step.STAGE.value) as may_go_on:
                 await host.plugin.stage(
-                    volume,
+                    want,
                     publish_context=context,
                     secrets=secrets,
-                    fs_group=want.pod.fs_group,
-                    selinux_label=want.pod.selinux_label,
                     reconstructed=intent.reconstructed,
                     may_go_on=may_go_on,
                 )

@@ -79,7 +79,7 @@ def staged(volume: Volume) -> Staged:
 
 
 async def up(plugin: VolumePlugin, volume: Volume) -> None:
-    await plugin.stage(volume, publish_context={}, secrets={})
+    await plugin.stage(in_pod(volume), publish_context={}, secrets={})
     await plugin.publish(in_pod(volume), publish_context={}, secrets={})
 
 
@@ -138,13 +138,13 @@ async def test_a_refusal_leaves_nothing_and_a_hanging_driver_leaves_what_it_may_
 ) -> None:
     running.set_faults("NodeStageVolume=error:INTERNAL:no")
     with pytest.raises(Refused, match="INTERNAL: no"):
-        await plugin.stage(volume, publish_context={}, secrets={})
+        await plugin.stage(in_pod(volume), publish_context={}, secrets={})
     assert files(root) == []
     running.set_faults("NodeStageVolume=hang")
     with monkeypatch.context() as patch:
         patch.setattr("edge.csi_volume_plugin.CALL_TIMEOUT_S", 0.5)
         with pytest.raises(Uncertain, match="did not answer before the caller's deadline"):
-            await plugin.stage(volume, publish_context={}, secrets={})
+            await plugin.stage(in_pod(volume), publish_context={}, secrets={})
     assert len(files(root)) == 1
     running.set_faults()
     await plugin.unstage(staged(volume))

@@ -362,10 +362,10 @@ class FakePlugin:
     def fails(self, step: str, *outcomes: Outcome) -> None:
         self.outcomes.setdefault(step, []).extend(outcomes)
 
-    async def stage(self, volume: Volume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
+    async def stage(self, wanted: PodVolume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
         assert may_go_on()
-        await self._step("stage", volume.handle, given=given)
-        self._mount(staged_for(volume))
+        await self._step("stage", wanted.volume.handle, given={"wanted": wanted, **given})
+        self._mount(staged_for(wanted.volume))
 
     async def publish(self, wanted: PodVolume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
         assert may_go_on()
@@ -391,11 +391,10 @@ class FakePlugin:
         required_bytes: int,
         secrets: Mapping[str, str],
         may_go_on: Callable[[], bool],
-    ) -> int:
+    ) -> None:
         assert may_go_on()
         given = {"required_bytes": required_bytes, "secrets": secrets}
         await self._step("expand", volume.handle, pod_uid, given=given)
-        return required_bytes
 
     async def stats(self, published: Published) -> VolumeStats | None:
         await self._step("stats", published.handle, published.pod_uid, given={})

@@ -152,9 +152,9 @@ def lay(root: Path, name: str, *, block: bool) -> None:
         files |= {layout.device_link(name, name): b""}
     else:
         pod = Pod(uid=name, namespace="default", name=name)
-        files = {layout.staging_dir(volume.driver, volume.handle) / VOL_DATA: of_staging(volume, "").encode()}
         wanted = PodVolume(pod=pod, volume=volume, volume_name=name)
-        files |= {layout.volume_dir(name, name) / VOL_DATA: of_target(wanted, "n1", "").encode()}
+        files = {layout.staging_dir(volume.driver, volume.handle) / VOL_DATA: of_staging(wanted).encode()}
+        files |= {layout.volume_dir(name, name) / VOL_DATA: of_target(wanted, "n1").encode()}
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

@@ -22,9 +22,10 @@ def wanted(volume: Volume = VOLUME, pod: Pod = POD, **more: Any) -> PodVolume:
     return PodVolume(pod=pod, volume=volume, volume_name="data", **more)
 
 
-def stage(volume: Volume = VOLUME, capabilities: frozenset[int] = STAGE_ONLY, **more: Any) -> pb.NodeStageVolumeRequest:
-    settings: Any = {"publish_context": {}, "secrets": {}, "fs_group": None, "selinux_label": ""} | more
-    return requests.stage(volume, "/staging", capabilities, **settings)
+def stage(
+    volume: Volume = VOLUME, capabilities: frozenset[int] = STAGE_ONLY, pod: Pod = POD
+) -> pb.NodeStageVolumeRequest:
+    return requests.stage(wanted(volume, pod), "/staging", capabilities, publish_context={}, secrets={})
 
 
 def publish(
@@ -63,7 +64,7 @@ def test_the_selinux_label_is_a_mount_option_if_the_driver_knows_it() -> None:
     volume = replace(VOLUME, rules=DriverRules(selinux_mount=True))
     pod = replace(POD, selinux_label=label)
     flags = ["noatime", "discard", f'context="{label}"']
-    assert stage(volume, selinux_label=label).volume_capability.mount.mount_flags == flags
+    assert stage(volume, pod=pod).volume_capability.mount.mount_flags == flags
     assert publish(wanted(volume, pod)).volume_capability.mount.mount_flags == flags
     assert publish(wanted(VOLUME, pod)).volume_capability.mount.mount_flags == flags[:2]
 
@@ -86,7 +87,7 @@ def test_a_publication_says_what_the_pod_may_do_and_who_it_is() -> None:
 def test_the_group_is_told_to_a_driver_that_applies_it_and_to_no_other() -> None:
     able = frozenset({Has.VOLUME_MOUNT_GROUP})
     for capabilities, told in ((able, "2000"), (STAGE_ONLY, "")):
-        assert stage(capabilities=capabilities, fs_group=2000).volume_capability.mount.volume_mount_group == told
+        assert stage(capabilities=capabilities).volume_capability.mount.volume_mount_group == told
         assert publish(capabilities=capabilities).volume_capability.mount.volume_mount_group == told
 
 
@@ -129,10 +130,7 @@ def test_equal_arguments_make_equal_bytes() -> None:
     many = {f"k{number}": "v" for number in range(20)}
     backwards = dict(reversed(many.items()))
     assert stage(replace(VOLUME, attributes=many)) == stage(replace(VOLUME, attributes=backwards))
-    settings: Any = {"publish_context": {}, "secrets": {}, "fs_group": None, "selinux_label": ""}
-    assert requests.stage(replace(VOLUME, attributes=many), "/s", ALL, **settings) == requests.stage(
-        replace(VOLUME, attributes=backwards), "/s", ALL, **settings
-    )
+    assert stage(replace(VOLUME, attributes=many), ALL) == stage(replace(VOLUME, attributes=backwards), ALL)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +211,6 @@ def test_health_is_abnormal_with_every_reason_told() -> None:
     assert requests.read_health(b"") == (False, "")
 
 
-@pytest.mark.parametrize("read", [requests.expanded_bytes, requests.read_health])
-def test_an_answer_that_is_none_is_refused(read: Any) -> None:
+def test_an_answer_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="its answer is not a Node"):
-        read(b"\xff\xff")
+        requests.read_health(b"\xff\xff")

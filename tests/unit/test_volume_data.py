@@ -2,29 +2,33 @@
 
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.disk.volume_data import VolumeData, VolumeDataUnknown, of_staging, of_target, parse
-from edge.volumes import Pod, PodVolume, Volume
+from edge.volumes import DriverRules, Pod, PodVolume, Volume
 
 VOLUME = Volume(driver="d.csi", handle="vol-1", name="pv1")
 POD = Pod(uid="u1", namespace="default", name="web")
+WANTED = PodVolume(pod=POD, volume=VOLUME, volume_name="data")
 
 
 def test_the_file_of_a_staging_names_handle_and_driver() -> None:
-    assert of_staging(VOLUME, "").encode() == b'{"driverName":"d.csi","volumeHandle":"vol-1"}\n'
+    assert of_staging(WANTED).encode() == b'{"driverName":"d.csi","volumeHandle":"vol-1"}\n'
 
 
 def test_the_file_of_a_staging_keeps_the_selinux_context() -> None:
-    written = json.loads(of_staging(VOLUME, "system_u:object_r:t:s0:c1,c2").encode())
+    volume = replace(VOLUME, rules=DriverRules(selinux_mount=True))
+    pod = replace(POD, selinux_label="system_u:object_r:t:s0:c1,c2")
+    written = json.loads(of_staging(replace(WANTED, pod=pod, volume=volume)).encode())
     assert written["seLinuxMountContext"] == "system_u:object_r:t:s0:c1,c2"
 
 
 def test_the_file_of_a_target_has_the_kubelets_keys_in_gos_order() -> None:
-    raw = of_target(PodVolume(pod=POD, volume=VOLUME, volume_name="data"), "n1", "").encode()
+    raw = of_target(WANTED, "n1").encode()
     written = json.loads(raw)
     assert list(written) == [
         "attachmentID",

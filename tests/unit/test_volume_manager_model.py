@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from edge.manager.states import Row
-    from edge.volumes import PodVolume, Volume
+    from edge.volumes import PodVolume
 
 PODS = ("a", "b", "c")
 ATTACHMENT = Ref("VolumeAttachment", "", attachment_name(DRIVER, "h-data", NODE))
@@ -83,9 +83,9 @@ class Plugin(FakePlugin):
             self.mounted.add(what)
             raise
 
-    async def stage(self, volume: Volume, **given: Any) -> None:
-        with self.doing(staged_for(volume)):
-            await super().stage(volume, **given)
+    async def stage(self, wanted: PodVolume, **given: Any) -> None:
+        with self.doing(staged_for(wanted.volume)):
+            await super().stage(wanted, **given)
 
     async def publish(self, wanted: PodVolume, **given: Any) -> None:
         self.must(staged_for(wanted.volume) in self.mounted, "published before it was staged")
