@@ -52,7 +52,8 @@ from edge.keys import KeyProcess
 from edge.kubelet_part import KubeletPart
 from edge.operations import Operations
 from edge.problems import Problems
-from edge.registry.driver_services import find_driver, services, told_reports
+from edge.registry.driver_registry import DriverRegistry
+from edge.registry.driver_services import find_driver, services
 from edge.registry.registration import csi_node_drivers
 from edge.renewal import Renewal
 from edge.settings import AgentFlags, AgentSettings, complete
@@ -70,8 +71,8 @@ class Agent(LinkHandler):
         lease: ControllerLease,
         metrics: Metrics,
         *,
-        drivers: Callable[[], Sequence[Driver]],
-        problems: Callable[[], Sequence[str]] = tuple,
+        registry: DriverRegistry,
+        problems: Callable[[], Sequence[str]],
         streams: Sequence[Standing],
         mark: HubMark,
     ) -> None:
@@ -81,7 +82,7 @@ class Agent(LinkHandler):
         self.lease = lease
         self.metrics = metrics
         self.accounts = Accounts(metrics, log, origin=self.origin)
-        self._drivers, self._problems = drivers, problems
+        self._registry, self._problems = registry, problems
         self._mark = mark
         # The driver that serves a method of csi.proto, by its name and the method, as far as a call has asked since the
         # last change.
@@ -131,7 +132,7 @@ class Agent(LinkHandler):
         told: list[bytes] = []
         while True:
             self._news.clear()
-            reports = encode_reports(_fitting(report) for report in told_reports(self._drivers()))
+            reports = encode_reports(_fitting(report) for report in self._registry.told_reports())
             news = [encode_problems(self._problems()), reports]  # in this order: an older hub reads reports alone
             if news != told:
                 for message in news:
@@ -180,7 +181,7 @@ class Agent(LinkHandler):
         if not is_controller_side(method):
             why = "an edge agent calls only methods of CSI for a hub, and of the Node service only NodeGetCapabilities"
             raise NotCarried(method, why)
-        found = find_driver(self._drivers(), name, self.node, method)
+        found = find_driver(self._registry.drivers, name, self.node, method)
         if method in METHODS:
             self._serving[asked] = found
         return found
@@ -196,7 +197,7 @@ class Agent(LinkHandler):
                 code=Code.ABORTED,
                 is_unsent=True,
             )
-        if frame.epoch > seen and any(driver.name == frame.subject for driver in self._drivers()):
+        if frame.epoch > seen and any(driver.name == frame.subject for driver in self._registry.drivers):
             self._epochs[frame.subject] = frame.epoch
             self.operations.forget_results(frame.subject)
 
@@ -323,7 +324,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         ),
         lease,
         metrics,
-        drivers=lambda: part.registry.drivers,
+        registry=part.registry,
         problems=lambda: problems.standing,
         streams=part.streams,
         mark=mark,

@@ -72,8 +72,6 @@ class Driver:
         self.named = False  # whether an operator named the socket
         # Whether the driver's node plugin is at another socket, present or away. Then Node is not called here.
         self.has_node_plugin = False
-        # Whether the driver had a topology of its own when its node plugin and the named sockets last answered.
-        self.had_topology = False
         self.report: DriverReport | None = None
         self.trouble = "not asked yet"  # why the driver could not be asked last time; empty if it could
         self.away = ""  # why no connection to it could be made last time; empty if one could

@@ -103,11 +103,9 @@ class KubeletPart:
             from edge.kubelet_relay import KubeletRelay as Relay  # noqa: PLC0415  # few nodes need a gRPC server
 
             limit = settings.max_message_bytes
-            self._relay = Relay(
-                settings.relay_dir, settings.node, lambda: self.registry.drivers, max_message_bytes=limit
-            )
+            self._relay = Relay(settings.relay_dir, settings.node, self.registry, max_message_bytes=limit)
         is_relay = self._relay.holds if self._relay is not None else lambda _endpoint: False
-        self._registrar = Registrar(settings.root_dir, self.registry, own=own, is_relay=is_relay)
+        self._registrar = Registrar(settings.root_dir, self.registry, is_relay=is_relay)
 
     def _changed(self) -> None:
         self._tell()

@@ -21,7 +21,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,8 @@ from common.sockets import FileId, file_id, listen_unix
 from common.status import Origin, Status
 from common.topology import is_tied
 from edge.drivers import Driver
-from edge.registry.driver_services import find_driver, has_topology, lacks_topology
+from edge.registry.driver_registry import DriverRegistry
+from edge.registry.driver_services import find_driver
 from edge.registry.registration import Offer, check_name
 
 log = logging.getLogger("csi_bridge.edge.kubelet_relay")
@@ -52,12 +53,10 @@ class _Served:
 class KubeletRelay:
     """The sockets of one directory. `run()` it as a task, then `close()` it."""
 
-    def __init__(
-        self, directory: Path, node: str, drivers: Callable[[], Sequence[Driver]], *, max_message_bytes: int
-    ) -> None:
+    def __init__(self, directory: Path, node: str, registry: DriverRegistry, *, max_message_bytes: int) -> None:
         self._directory = directory
         self._node = node
-        self._drivers = drivers
+        self._registry = registry
         self._limit = max_message_bytes
         self._served: dict[str, _Served] = {}
         self._troubles: dict[str, str] = {}
@@ -81,7 +80,7 @@ class KubeletRelay:
             f"also lists the bridge's topology key, and no claim can be placed on this node; restart its "
             f"node-driver-registrar"
             for name in sorted(self._tied)
-            if has_topology(self._drivers(), name)
+            if self._registry.has_topology(name)
         ]
         return found + [why for offer in registrations if (why := self._misled(offer))]
 
@@ -90,7 +89,7 @@ class KubeletRelay:
         name, endpoint, socket = offer.name, offer.endpoint, self.socket_of(offer.name)
         remedy = f"give its node-driver-registrar --kubelet-registration-path={socket}"
         if not self.holds(endpoint):
-            if not lacks_topology(self._drivers(), name):
+            if not self._registry.lacks_topology(name):
                 return ""
             return (
                 f"driver {name} has no topology of its own and registers with the kubelet as {endpoint}, not through "
@@ -127,7 +126,7 @@ class KubeletRelay:
         await asyncio.gather(*(self._end(name) for name in list(self._served)))
 
     async def _compare(self) -> None:
-        wanted = {driver.report.driver for driver in self._drivers() if driver.report is not None}
+        wanted = {driver.report.driver for driver in self._registry.drivers if driver.report is not None}
         for name in self._served.keys() - wanted:
             await self._end(name)
             log.info("driver %s is gone, and so is its relay socket", name)
@@ -173,7 +172,7 @@ class KubeletRelay:
         limit_s = before_the_caller(call.timeout_s)
         try:
             async with asyncio.timeout(limit_s):
-                await self._pass_on(name, find_driver(self._drivers(), name, self._node, call.method), call)
+                await self._pass_on(name, find_driver(self._registry.drivers, name, self._node, call.method), call)
         except TimeoutError:
             raise VendorBroken(name, self._node, f"it did not answer {call.method} within {limit_s:.3g} s") from None
 
@@ -183,7 +182,7 @@ class KubeletRelay:
                 call.request,
                 timeout_s=call.timeout_s,
                 to=name,
-                announced=lambda: has_topology(self._drivers(), name),
+                announced=functools.partial(self._registry.has_topology, name),
             )
             if body is not None:
                 (self._tied.add if is_tied(body) else self._tied.discard)(name)

@@ -41,13 +41,11 @@ class Registrar:
         root: Path,
         registry: DriverRegistry,
         *,
-        own: bool = True,
         is_relay: Callable[[str], bool] = lambda _endpoint: False,
     ) -> None:
         self.directory = root / _REGISTRY
         self._plugins = root / _PLUGINS
         self.registry = registry
-        self.own = own
         self.is_relay = is_relay
         self._served: dict[Path, _Plugin] = {}
         self._unread: Mapping[Path, str] = {}
@@ -59,9 +57,9 @@ class Registrar:
 
     async def run(self) -> None:
         # registrations stay when it is cancelled
-        log.info("%s plugins in %s", "taking registrations of" if self.own else "observing", self.directory)
+        log.info("%s plugins in %s", "taking registrations of" if self.registry.own else "observing", self.directory)
         async with asyncio.TaskGroup() as tasks:
-            if not self.own:
+            if not self.registry.own:
                 tasks.create_task(self._look_for_drivers(), name=f"look through {self._plugins}")
             async with contextlib.aclosing(looks(self.directory)) as found:
                 async for seen in found:
@@ -83,7 +81,7 @@ class Registrar:
         assert plugin.task is not None
         plugin.task.cancel()
         await asyncio.wait([plugin.task])
-        if self.own:
+        if self.registry.own:
             self.registry.deregister(str(path))
         else:
             self.registry.lost(str(path))
@@ -127,7 +125,7 @@ class _Plugin:
         self.task: asyncio.Task[None] | None = None
         self.observed: Offer | None = None  # its offer to a kubelet, if it is a CSI driver's
         self._path = path
-        self._registrar, self._registry, self._own = registrar, registrar.registry, registrar.own
+        self._registrar, self._registry, self._own = registrar, registrar.registry, registrar.registry.own
         self._name = ""
         self._trouble = ""
         self._again = asyncio.Event()

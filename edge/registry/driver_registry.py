@@ -70,7 +70,7 @@ class DriverRegistry:
         """
         self._node = node
         self._changed = changed
-        self._own = own
+        self.own = own
         self._clock = clock
         self._sockets = DriverSockets(node, max_message_bytes=max_message_bytes, heard=self._heard)
         for socket in sockets:
@@ -101,6 +101,18 @@ class DriverRegistry:
     def ask_every(self, name: str, seconds: float | None) -> None:
         self._store.ask_every(name, seconds)
 
+    def told_reports(self) -> list[DriverReport]:
+        """Return the reports of the drivers for the hub."""
+        return driver_services.told_reports(self.drivers, self._store.with_topology)
+
+    def has_topology(self, name: str) -> bool:
+        return self._store.has_topology(name)
+
+    def lacks_topology(self, name: str) -> bool:
+        """Whether a driver has answered, and has no topology of its own."""
+        is_heard = any(it.report is not None and it.report.driver == name for it in self.drivers)
+        return is_heard and not self.has_topology(name)
+
     @property
     def registrations(self) -> list[Registration]:
         return [known.registration for known in self._store]
@@ -122,8 +134,7 @@ class DriverRegistry:
         why = why_no_segment(self._node)
         if not why:
             return []
-        names = sorted({driver.name for driver in self.drivers})
-        lacking = [name for name in names if driver_services.lacks_topology(self.drivers, name)]
+        lacking = sorted(filter(self.lacks_topology, {driver.name for driver in self.drivers}))
         return [f"driver {name} has no topology of its own, and {why}" for name in lacking]
 
     def _without_node_plugin(self) -> list[str]:
@@ -201,7 +212,7 @@ class DriverRegistry:
     def _note(self, seat: Seat) -> None:
         # They outlast the driver.
         name = seat.driver.name
-        found = None if self._own or name in self._registered else driver_services.sole_node_plugin(self.drivers, name)
+        found = None if self.own or name in self._registered else driver_services.sole_node_plugin(self.drivers, name)
         if found is not None:
             self._store.node_plugins[name] = str(found.socket)
         for name in {it.report.driver for it in self.drivers if it.report is not None}:
@@ -218,14 +229,13 @@ class DriverRegistry:
             elsewhere = node_plugin is not None and self._sockets.find(Path(node_plugin)) is not seat
             is_news = is_news or driver.has_node_plugin != (driver.named and elsewhere)
             driver.has_node_plugin = driver.named and elsewhere
-            driver.had_topology = driver.name in self._store.with_topology
         if is_news:
             self._changed()
 
     def _learn(self, seat: Seat) -> None:
         # If `find` returns no driver of the name, one at a socket that an operator named is installed, if it serves
         # Node.
-        if not self._own or (report := seat.driver.report) is None:
+        if not self.own or (report := seat.driver.report) is None:
             return
         self._forget_former_names(seat, report.driver)
         known = self._store.find(report.driver)

@@ -41,7 +41,7 @@ from common.reports import (
 )
 from common.status import Code
 from common.topology import has_topology as announces_topology
-from common.topology import with_topology
+from common.topology import with_topology as announcing_topology
 from edge.drivers import Driver
 
 NODE = "Node"
@@ -98,7 +98,7 @@ def ambiguities(drivers: Sequence[Driver], node: str) -> list[str]:
     return list(dict.fromkeys(str(_ambiguous(name, node, found)) for name, found in foremost if len(found) > 1))
 
 
-def told_reports(drivers: Sequence[Driver]) -> list[DriverReport]:
+def told_reports(drivers: Sequence[Driver], with_topology: Collection[str]) -> list[DriverReport]:
     """Return the reports for the hub, one per driver; each answer comes from the socket that serves its service.
 
     A driver is left out while a socket that may be its controller has not answered. Its Node answers are left out while
@@ -107,7 +107,7 @@ def told_reports(drivers: Sequence[Driver]) -> list[DriverReport]:
     """
     named = _by_name(drivers).items()
     return [
-        _merged(name, them, own_topology=has_topology(drivers, name))
+        _merged(name, them, own_topology=has_topology(drivers, name, with_topology))
         for name, them in named
         if not awaits_controller(drivers, name)
     ]
@@ -135,16 +135,10 @@ def sole_node_plugin(drivers: Sequence[Driver], name: str) -> Driver | None:
     return found[0] if len(found) == 1 and not found[0].named and not _refuses(found[0], NODE) else None
 
 
-def has_topology(drivers: Sequence[Driver], name: str, *, had: bool = False) -> bool:
-    """Whether a driver has a topology of its own, as far as is known; `had`: it had one before."""
-    sockets = _of_name(drivers, name)
-    had = had or any(driver.had_topology for driver in sockets)
+def has_topology(drivers: Sequence[Driver], name: str, with_topology: Collection[str]) -> bool:
+    """Whether a driver has a topology of its own, as far as is known. The drivers `with_topology` had one before."""
     unheard = any(driver.named and driver.report is None for driver in drivers) or awaits_node_plugin(drivers, name)
-    return any(map(_announces_topology, sockets)) or (had and unheard)
-
-
-def lacks_topology(drivers: Sequence[Driver], name: str) -> bool:
-    return name in _by_name(drivers) and not has_topology(drivers, name)
+    return any(map(_announces_topology, _of_name(drivers, name))) or (name in with_topology and unheard)
 
 
 def _merged(name: str, sockets: Sequence[Driver], *, own_topology: bool) -> DriverReport:
@@ -157,7 +151,7 @@ def _merged(name: str, sockets: Sequence[Driver], *, own_topology: bool) -> Driv
             answers[method] = answer
     said = answers.get(GET_PLUGIN_CAPABILITIES)
     if said is not None and own_topology and not announces_topology(said.body):
-        answers[GET_PLUGIN_CAPABILITIES] = replace(said, body=with_topology(said.body))
+        answers[GET_PLUGIN_CAPABILITIES] = replace(said, body=announcing_topology(said.body))
     return DriverReport(name, sockets[0].node, answers, _foremost(sockets, _CONTROLLER)[0].away)
 
 

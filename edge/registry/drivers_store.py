@@ -160,7 +160,7 @@ class DriversStore:
         return self._known.get(name)
 
     def has_topology(self, name: str) -> bool:
-        return has_topology(self._sockets.drivers, name, had=name in self.with_topology)
+        return has_topology(self._sockets.drivers, name, self.with_topology)
 
     def check_labels(self, name: str, info: NodeInfo) -> None:
         """Raise ValueError if a driver's topology contradicts the Node object or another driver."""

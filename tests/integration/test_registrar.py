@@ -66,7 +66,7 @@ class Node:
         self._running.push_async_callback(self.registry.close)
         tasks = await self._running.enter_async_context(supervised())
         tasks.start(self.registry.run(), name="registry")
-        tasks.start(Registrar(self.root, self.registry, own=own).run(), name="registrar")
+        tasks.start(Registrar(self.root, self.registry).run(), name="registrar")
         await until(self.sockets.is_dir, "the registry directory")
 
     async def start_with(self, plugin: Plugin) -> None:

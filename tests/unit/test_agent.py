@@ -23,6 +23,7 @@ from edge.driver_call import PARSE_OFF_LOOP_BYTES
 from edge.drivers import Driver
 from edge.hub_mark import HubMark
 from edge.operations import Operations
+from edge.registry.driver_services import told_reports
 from tests.kit.accounts import note_ends
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.waiting import settle, until
@@ -90,6 +91,16 @@ class FakeDriver(Driver):
         yield OK
 
 
+class FakeRegistry:
+    """A registry with these drivers."""
+
+    def __init__(self, drivers: list[Driver]) -> None:
+        self.drivers = drivers
+
+    def told_reports(self) -> list[DriverReport]:
+        return told_reports(self.drivers, ())
+
+
 class Clock:
     """The clock of the controller lease, moved by hand."""
 
@@ -136,7 +147,7 @@ class LinkedAgent:
             self.operations,
             self.lease,
             self.metrics,
-            drivers=lambda: [self.driver],
+            registry=FakeRegistry([self.driver]),  # type: ignore[arg-type]  # all of it that an agent needs
             problems=lambda: self.problems,
             streams=(),
             mark=HubMark(Path("/none"), []),

@@ -26,7 +26,7 @@ from common.reports import (
 from common.status import Code
 from common.topology import has_topology
 from edge.registry.driver_registry import DriverRegistry
-from edge.registry.driver_services import find_driver, told_reports
+from edge.registry.driver_services import find_driver
 from edge.registry.drivers_store import KnownDrivers, write_drivers
 from edge.registry.registration import NodeInfo, Registration, csi_node_drivers
 
@@ -278,12 +278,12 @@ async def test_nothing_of_node_is_told_before_the_node_plugin_was_heard_for_a_si
     node = Node(tmp_path)
     cache = IdentityCache(tmp_path / "proxy", NAME)
     node.hears(node.c, report(lacks=LACKS_NODE))
-    (early,) = told_reports(node.registry.drivers)
+    (early,) = node.registry.told_reports()
     assert not early.answers.keys() & set(LACKS_NODE)
     cache.update(early)
     node.found(node.n)
     node.hears(node.n, report(lacks=LACKS_CONTROLLER))
-    (told,) = told_reports(node.registry.drivers)
+    (told,) = node.registry.told_reports()
     cache.update(told)
     assert cache.answer(NODE_GET_CAPABILITIES).code == Code.OK
 
@@ -301,8 +301,8 @@ async def test_a_topology_that_the_controller_alone_announces_outlives_its_absen
     for path, said in heard if first == "node plugin" else reversed(heard):
         node.hears(path, said)
     assert topology_keys(node) == {NAME: ["zone"]}
-    assert node.registry._store.has_topology(NAME), "nor does it get another one when it registers again"
-    (told,) = told_reports(node.registry.drivers)
+    assert node.registry.has_topology(NAME), "nor does it get another one when it registers again"
+    (told,) = node.registry.told_reports()
     assert has_topology(told.answers[GET_PLUGIN_CAPABILITIES].body)
     node.hears(node.c, report(topology=True))
     assert topology_keys(node) == {NAME: ["zone"]}
@@ -314,7 +314,7 @@ async def test_a_topology_that_was_is_no_more_once_the_controller_says_nothing_o
     node.hears(node.n, report())
     node.hears(node.c, report())
     assert topology_keys(node) == {NAME: ["csi-bridge.io/node", "zone"]}
-    (told,) = told_reports(node.registry.drivers)
+    (told,) = node.registry.told_reports()
     assert not has_topology(told.answers[GET_PLUGIN_CAPABILITIES].body)
 
 
@@ -328,9 +328,10 @@ async def test_beside_a_kubelet_a_topology_that_the_controller_alone_announces_o
     await node.restart()
     node.found(node.n)
     node.hears(node.n, report(lacks=LACKS_CONTROLLER))
-    assert node.registry._store.has_topology(NAME)
+    assert (node.registry.has_topology(NAME), node.registry.lacks_topology(NAME)) == (True, False)
     node.hears(node.c, report(lacks=LACKS_NODE))
-    assert not node.registry._store.has_topology(NAME)
+    assert (node.registry.has_topology(NAME), node.registry.lacks_topology(NAME)) == (False, True)
+    assert not node.registry.lacks_topology("e.example"), "nobody has heard it"
 
 
 async def test_a_topology_that_the_node_plugin_alone_announces_outlives_its_absence(tmp_path: Path) -> None:
@@ -340,5 +341,5 @@ async def test_a_topology_that_the_node_plugin_alone_announces_outlives_its_abse
     node.hears(node.c, report())
     await node.restart()
     node.hears(node.c, report())
-    (told,) = told_reports(node.registry.drivers)
+    (told,) = node.registry.told_reports()
     assert has_topology(told.answers[GET_PLUGIN_CAPABILITIES].body)

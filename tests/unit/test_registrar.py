@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Registry:
-    """Notes what was found and lost."""
+    """That of an observer. Notes what was found and lost."""
+
+    own = False
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -59,7 +61,7 @@ async def watched(
     monkeypatch.setattr("edge.registrar.LOOK_S", 0.0)
     registry = Registry()
     with pytest.raises(EnoughError):
-        await Registrar(root, registry, own=False, **how)._look_for_drivers()
+        await Registrar(root, registry, **how)._look_for_drivers()
     return registry.heard
 
 
