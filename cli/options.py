@@ -141,7 +141,6 @@ def _words(type_: Any) -> tuple[str, str]:
 
 
 def _shown(text: str) -> str:
-    """A wrong value in one line; with blanks or control characters it is quoted."""
     text = _CREDENTIALS.sub(r"\1…@", text)
     text = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
     return text if text.isprintable() and " " not in text else json.dumps(text)

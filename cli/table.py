@@ -81,7 +81,6 @@ def age(seconds: float) -> str:
 
 
 def _fitted(widths: Sequence[int], room: int) -> list[int]:
-    """The widths, of which the widest are lowered until all fit or all have reached the limit."""
     fitted = list(widths)
     long = [column for column, width in enumerate(widths) if width > _SHORT]
     for columns in (long, range(len(widths))):

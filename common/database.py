@@ -52,10 +52,7 @@ def open_database(
 
     `check` reads everything that must be readable, so that damage shows now. With `full`, each commit waits until the
     disk has it (`synchronous=FULL`). The connection is for one thread at a time, and begins no transaction by itself.
-
-    Raises:
-        SettingsError: a newer program wrote the file.
-        OSError, sqlite3.OperationalError: the file cannot be used, or cannot be migrated.
+    Raises NewerState; OSError or sqlite3.OperationalError: the file cannot be used, or cannot be migrated.
     """
     try:
         return connect(path, schema, check=check, full=full)
@@ -123,10 +120,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def lock(file: Path) -> int:
-    """Take a lock file. Returns its descriptor, which holds the lock until it is closed.
-
-    BlockingIOError: another process holds it.
-    """
+    """Take a lock file, until the returned descriptor is closed. BlockingIOError: another process holds it."""
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -62,11 +62,7 @@ def listen_unix(
 
     `make_directory` makes the socket's directory, with access for this process's user only, if its parent exists. The
     file has exactly this mode. `lock_wait_s`: for another process that starts to listen in the same directory.
-
-    Raises:
-        ValueError: the path is too long.
-        OSError: another process serves there, the path is no socket, the directory is missing, or the system refuses.
-            The text names the case and the remedy.
+    ValueError: the path is too long. OSError: its text names the case and the remedy.
     """
     if (size := len(os.fsencode(path))) > LONGEST_SOCKET_PATH_BYTES:
         raise ValueError(f"{path} is {size} bytes long; a UNIX socket's may have {LONGEST_SOCKET_PATH_BYTES} at most")

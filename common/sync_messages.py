@@ -22,7 +22,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")  # characters that UTF-8 cannot encod
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The learner's first message: the digest of its copy (`common.digest.Digest.sums`)."""
+    """The learner's first message: the digest of its copy (`common.digest`)."""
 
     budget_bytes: int  # the size of unstored changes that it accepts
     sums: bytes

@@ -46,7 +46,7 @@ class Telling:
         hear: Callable[[Event], None],
         is_unknown: Callable[[Ref], bool] = lambda _: False,
     ) -> None:
-        """`hear` is called with each event of the teller. For `is_unknown` see `Teller`."""
+        """`hear` is called with each event of the teller."""
         self._stream = stream
         self._hear = hear
         limit = stream.link.peer.max_message_bytes

@@ -33,7 +33,7 @@ def has_topology(capabilities: bytes) -> bool:
 
 
 def with_topology(capabilities: bytes) -> bytes:
-    """The vendor's response with VOLUME_ACCESSIBILITY_CONSTRAINTS appended (see `told_node_info`)."""
+    """The vendor's response with VOLUME_ACCESSIBILITY_CONSTRAINTS appended."""
     own = PluginCapability(service=PluginCapability.Service(type=_OWN))
     return capabilities + GetPluginCapabilitiesResponse(capabilities=[own]).SerializeToString()
 

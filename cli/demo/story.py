@@ -152,7 +152,6 @@ class _Demo:
         self._until(lambda: not _refusal(self._call("Controller/GetCapacity")), "all of them find the hub again")
 
     def _call(self, rpc: str, **request: Any) -> Any:
-        """Begin a CSI call, as a sidecar does. Returns a future of gRPC."""
         method: Any = METHODS[f"/csi.v1.{rpc}"]
         call = self._sidecar.unary_unary(method.path, method.request.SerializeToString, method.response.FromString)
         return call.future(ParseDict(request, method.request()), timeout=_LIMIT_S)

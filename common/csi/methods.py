@@ -41,9 +41,6 @@ UNARY = frozenset(path for path, method in METHODS.items() if not method.streami
 
 @lru_cache(maxsize=256)  # each hop asks for each call
 def is_controller_side(path: str) -> bool:
-    """Whether a method may be called from the cloud: all of CSI, and of the Node service NodeGetCapabilities.
-
-    Unknown methods and services of a later CSI may be called.
-    """
+    """Whether a method may be called from the cloud: all, also a later CSI's; of Node only NodeGetCapabilities."""
     found = _PATH.fullmatch(path)
     return found is not None and (found["service"] != "Node" or path == _NODE_GET_CAPABILITIES)

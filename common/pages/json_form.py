@@ -64,7 +64,6 @@ def is_required(field: Field[Any]) -> bool:
 
 
 def _read(value: Any, hint: Any, name: str) -> Any:
-    """A value of a type, from JSON. `name` names it in the ValueError."""
     if get_origin(hint) is UnionType:
         (rest,) = set(get_args(hint)) - {NoneType}
         return None if value is None else _read(value, rest, name)

@@ -58,7 +58,6 @@ def render() -> str:
 
 
 def _define(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Add a dataclass, and those of its fields, to the definitions. Returns a reference to it."""
     if kind.__name__ not in definitions:
         definition: dict[str, Any] = {"type": "object"}
         definitions[kind.__name__] = definition  # before its fields, which may refer to it
