@@ -69,9 +69,6 @@ class Closures:
         self._attachments = Index(source, "VolumeAttachment", _place)
         self._closures: dict[str, _Closure] = {}
         self._users: dict[Ref, set[str]] = {}  # the nodes whose closures looked an object up
-        self._watchers: dict[str, list[Callable[[], None]]] = defaultdict(list)
-        # By node: the objects that have changed since the closure was last brought up to date
-        self._touched: dict[str, set[Ref]] = defaultdict(set)
         # By node: the pods and claims that have left the closure, or were in it when its watchers left
         self._past: dict[str, dict[Ref, None]] = {}
         # The nodes with a change of which their watchers do not know yet, in the order of the changes
@@ -127,20 +124,17 @@ class Closures:
         if node not in self._closures:
             self._closures[node] = self._found(node)
         else:
-            self._touched[node].update(self.pods(node))
-        self._closure(node)
-        self._watchers[node].append(changed)
+            self._closures[node].touched.update(self.pods(node))
+        closure = self._closure(node)
+        closure.watchers.append(changed)
 
         def unwatch() -> None:
-            watchers = self._watchers.get(node, [])
-            if changed in watchers:
-                watchers.remove(changed)
-            if not watchers:
-                self._watchers.pop(node, None)
-                self._touched.pop(node, None)
-                if (closure := self._closures.pop(node, None)) is not None:
-                    closure.clear()
-                    self._note(closure)
+            if changed in closure.watchers:
+                closure.watchers.remove(changed)
+            if not closure.watchers and self._closures.get(node) is closure:
+                del self._closures[node]
+                closure.clear()
+                self._note(closure)
 
         return unwatch
 
@@ -151,9 +145,7 @@ class Closures:
         closure = self._closures.get(node)
         if closure is None:
             return self._found(node)
-        if refs := self._touched.get(node):
-            closure.change(refs)
-            del self._touched[node]
+        closure.change()
         self._note(closure)
         return closure
 
@@ -171,13 +163,13 @@ class Closures:
                 node, volume = _place(body)
                 self._touch(node, Ref("PersistentVolume", "", volume))
         if not refs:
-            self._unheard.update(dict.fromkeys(self._watchers))
+            self._unheard.update(dict.fromkeys(self._closures))
         if not self._is_telling:
             self._go_on()
 
     def _touch(self, node: str, ref: Ref) -> None:
-        if node in self._closures:
-            self._touched[node].add(ref)
+        if (closure := self._closures.get(node)) is not None:
+            closure.touched.add(ref)
             self._unheard[node] = None
 
     def _go_on(self) -> None:
@@ -195,13 +187,14 @@ class Closures:
 
     def _tell(self, node: str) -> None:
         """Bring one node's closure up to date, and call its watchers. An error is logged, and affects no other node."""
+        if node not in self._closures:
+            return
         try:
-            if node in self._closures:
-                self._closure(node)
+            closure = self._closure(node)
         except Exception:  # the agent keeps the objects that it has
             log.exception("finding the objects that node %s needs failed", node)
             return
-        for changed in list(self._watchers.get(node, ())):
+        for changed in list(closure.watchers):
             try:
                 changed()
             except Exception:
@@ -236,6 +229,8 @@ class _Closure:
 
     def __init__(self, node: str, source: Source, pods: Index, attachments: Index, rights: NodeRights) -> None:
         self.node = node
+        self.watchers: list[Callable[[], None]] = []
+        self.touched: set[Ref] = set()  # the objects that have changed since it was last brought up to date
         # Objects that it has begun or ceased to look up, until `Closures` has noted them. They outlive a failure: a
         # walk that is repeated after it would find no difference.
         self.unnoted: set[Ref] = set()
@@ -256,7 +251,10 @@ class _Closure:
             self._stamps = {ref: stamp for ref in refs if (stamp := self._source.stamp(ref)) is not None}
         return self._stamps
 
-    def change(self, refs: set[Ref]) -> None:
+    def change(self) -> None:
+        """Bring it up to date. If that fails, the next call tries again."""
+        if not (refs := self.touched):
+            return
         before, self._stamps = self._stamps, None
         stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self.looked_up.get(ref, ())}
         stale |= {ref for ref in refs if ref.kind == "Pod"}
@@ -264,6 +262,7 @@ class _Closure:
         self._walk_again(stale)
         if before is not None and held == self._held(stale):
             self._stamps = self._in_place(before, refs)
+        self.touched = set()
 
     def clear(self) -> None:
         """Forget all walks: `unnoted` then has every object that they looked up."""

