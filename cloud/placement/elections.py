@@ -24,7 +24,7 @@ from cloud.edge_nodes import DRIFT, Nodes
 from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, others, why_nobody
 from cloud.placement.claim import Claim
 from cloud.placement.claims import Claims
-from cloud.placement.fleet import Fleet
+from cloud.placement.fleet import Fleets
 from common.errors import PlacementNotKept
 from common.logs import of_peer
 from common.metrics import Metrics
@@ -51,14 +51,14 @@ class Elections:
         nodes: Nodes,
         claims: Claims,
         metrics: Metrics,
+        fleets: Fleets,
         *,
-        fleet: Callable[[str], Fleet],
         rules: Callable[[str], ElectionRules],
         labels: Callable[[str], Mapping[str, str] | None],
         monotonic: Callable[[], float],
     ) -> None:
         """`labels` returns a node's labels; None: the hub has not read the Nodes yet."""
-        self.nodes, self.fleet, self.rules, self.labels, self.monotonic = nodes, fleet, rules, labels, monotonic
+        self.nodes, self.fleets, self.rules, self.labels, self.monotonic = nodes, fleets, rules, labels, monotonic
         self._claims, self._metrics, self._now = claims, metrics, claims.now
         self.drivers: dict[str, DriverElection] = {}  # the election of each driver that a proxy driver wants one for
         # Called with the driver after each election; with each one that is more than a new epoch for the same node.
@@ -157,7 +157,7 @@ class DriverElection:
         self.lease_s, self.machine = elections.nodes.lease_s, elections.nodes.machine
 
     def seat(self, node: str) -> Seat:
-        member = self._all.fleet(self.driver).members.get(node)
+        member = self._all.fleets.of(self.driver).members.get(node)
         if member is None:
             return Seat("is not known any more")
         seat = self._all.nodes.seat(node, self.driver) if member.has_controller else Seat(_NO_CONTROLLER)
@@ -165,7 +165,7 @@ class DriverElection:
 
     def seats(self, most: int | None = None) -> dict[str, Seat]:
         """The candidates, fit or not, in the order of their names; at most so many."""
-        return {node: self.seat(node) for node in islice(self._all.fleet(self.driver).members, most)}
+        return {node: self.seat(node) for node in islice(self._all.fleets.of(self.driver).members, most)}
 
     def why_nobody(self) -> str:
         return why_nobody(self.seats(SHOWN + 1), self._all.rules(self.driver))

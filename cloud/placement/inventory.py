@@ -127,10 +127,8 @@ def _read(kind: str, body: bytes) -> tuple[list[Listed], str]:
 class Inventories:
     """Asks the nodes of every driver for all their things of a kind, for the book."""
 
-    def __init__(
-        self, ask: AskNode, claims: Claims, *, now: Callable[[], float], monotonic: Callable[[], float]
-    ) -> None:
-        self._ask_node, self._claims, self._now, self._monotonic = ask, claims, now, monotonic
+    def __init__(self, ask: AskNode, claims: Claims, *, monotonic: Callable[[], float]) -> None:
+        self._ask_node, self._claims, self._monotonic = ask, claims, monotonic
         self._asked: dict[_Key, float] = {}  # when a node was asked last, in seconds of the monotonic clock
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -193,7 +191,7 @@ class Inventories:
         things: list[Thing] = []
         try:
             async with self._slots:
-                began, at = self._now(), self._monotonic()
+                began, at = self._claims.now(), self._monotonic()
                 async with asyncio.timeout(_LIST_LIMIT_S):
                     await each_page(
                         self._ask_node, driver, node, kind, lambda page: things.extend(it.thing for it in page)

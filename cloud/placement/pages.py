@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from cloud.placement import page_tokens
-from cloud.placement.book import Book
-from cloud.placement.claims import Unlisted
+from cloud.placement.claims import Claims, Unlisted
 from cloud.placement.decisions import Send
 from cloud.placement.inventory import MOST_PAGES, endless, in_thread, parse
 from cloud.placement.page_tokens import PageToken
@@ -70,16 +69,9 @@ class _Page(NamedTuple):
 class Pages:
     """Answers the lists of all drivers, page by page."""
 
-    def __init__(
-        self,
-        ask: AskNode,
-        *,
-        book: Callable[[str], Book],
-        elsewhere: Callable[[str, Thing, str], str],
-        now: Callable[[], float],
-    ) -> None:
+    def __init__(self, ask: AskNode, claims: Claims, elsewhere: Callable[[str, Thing, str], str]) -> None:
         """`elsewhere` returns another node that a thing's PersistentVolume is for, if it is not for the given one."""
-        self._ask, self._book, self._elsewhere, self._now = ask, book, elsewhere, now
+        self._ask, self._claims, self._elsewhere = ask, claims, elsewhere
         # By digest of the list, and by node: the first pages that are asked ahead.
         self._ahead: dict[bytes, dict[str, asyncio.Task[_Page | None]]] = {}
         self._lasts: dict[tuple[str, str, bytes], _Last] = {}  # by node and driver, and by digest; the oldest first
@@ -184,7 +176,7 @@ class Pages:
         if member is not None and member.vote and needed not in member.lists:
             raise Unlisted(f"its driver lacks the capability {ControllerServiceCapability.RPC.Type.Name(needed)}")
         last = self._lasts.get((send.node, call.driver, _digest(call)))
-        if last is not None and self._now() - last.began >= _LAST_S:
+        if last is not None and self._claims.now() - last.began >= _LAST_S:
             last = None
         share_s = _SHARE * (_TIME_S if call.timeout_s is None else call.timeout_s)
         try:
@@ -200,7 +192,7 @@ class Pages:
         return _Page(await _read(call.method, send, last.body), note)
 
     async def _live(self, call: Question, send: Send) -> _Page:
-        began = self._now()
+        began = self._claims.now()
         status, body = await self._ask(send.node, call)
         if status.code == Code.ABORTED and _token(call):
             raise TokenUnknown(call.method)
@@ -229,7 +221,7 @@ class Pages:
         entries, own, foreign = list(answer.entries), [], list[str]()
         for start in range(0, len(entries), _STEP):
             step = [(entry, Thing(kind, id_of(entry))) for entry in entries[start : start + _STEP]]
-            book = self._book(call.driver)
+            book = self._claims.book(call.driver)
             for entry, thing in step:
                 made = book.made(thing)
                 owner = made[0] if made and node not in made else self._elsewhere(call.driver, thing, node)

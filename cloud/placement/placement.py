@@ -61,8 +61,8 @@ class Placement:
         """
         self.claims, self.affinity = claims, affinity
         # asks nodes for all that they have.
-        self.inventories = Inventories(nodes.ask_node, claims, now=claims.now, monotonic=monotonic)
-        self._pages = Pages(nodes.ask_node, book=claims.book, elsewhere=self._elsewhere, now=claims.now)
+        self.inventories = Inventories(nodes.ask_node, claims, monotonic=monotonic)
+        self._pages = Pages(nodes.ask_node, claims, self._elsewhere)
         self._nodes, self._loss = nodes, loss
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
@@ -71,7 +71,7 @@ class Placement:
         self._most_open = most_open
         # elect the nodes that serve drivers whose storage every node reaches.
         self.elections = Elections(
-            nodes, claims, metrics, fleet=self._fleets.of, rules=rules, labels=labels, monotonic=monotonic
+            nodes, claims, metrics, self._fleets, rules=rules, labels=labels, monotonic=monotonic
         )
 
     # ---- questions ---------------------------------------------------------------------------------------------------
