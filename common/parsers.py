@@ -64,7 +64,7 @@ class Mode(int):
 
 
 _GO_UNITS_S: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
-_GO_DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h)")
+_GO_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
 
 
@@ -74,17 +74,12 @@ def duration(text: str) -> float:
         seconds = float(text)
     else:
         parts = _GO_DURATION.findall(text)
-        if not parts or "".join(parts) != text:
+        if not parts or "".join(number + unit for number, unit in parts) != text:
             raise ValueError("must be a duration like 10s, 500ms or 1h30m (a plain number is seconds)")
-        seconds = sum(_go_part_s(part) for part in parts)
+        seconds = sum(float(number) * _GO_UNITS_S[unit] for number, unit in parts)
     if seconds > LONGEST_DURATION_S:
         raise ValueError("must be at most ten years (87600h)")
     return seconds
-
-
-def _go_part_s(part: str) -> float:
-    number = part.rstrip("nuµμmsh")
-    return float(number) * _GO_UNITS_S[part.removeprefix(number)]
 
 
 _SIZE_UNITS: Final = {

@@ -18,20 +18,13 @@ async def follow(uplink: Uplink, files: TlsFiles) -> None:
     done: bytes | None = None
     while True:
         await asyncio.sleep(LOOK_S)
-        if _are_fresh(files) or not uplink.is_outdated:
-            continue
         try:
+            written = max(path.stat().st_ctime for path in (files.ca, files.cert, files.key))
+            if time.time() - written < LOOK_S or not uplink.is_outdated:
+                continue
             certificate = await asyncio.to_thread(files.cert.read_bytes)
-        except OSError:  # it is being replaced
+        except OSError:  # one is being replaced
             continue
         if certificate != done:
             uplink.move()
         done = certificate
-
-
-def _are_fresh(files: TlsFiles) -> bool:
-    """Whether a file was written a moment ago, or is missing: others may follow."""
-    try:
-        return time.time() - max(path.stat().st_ctime for path in (files.ca, files.cert, files.key)) < LOOK_S
-    except OSError:
-        return True
