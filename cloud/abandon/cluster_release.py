@@ -145,8 +145,6 @@ def _handles(made: Iterable[MadeAlone]) -> set[Handle]:
 
 
 class _Steps:
-    """The steps of one pass."""
-
     def __init__(self, api: Kube, node: str, *, is_dry: bool) -> None:
         self._api, self._node, self._is_dry = api, node, is_dry
         self._noted: set[str] = set()

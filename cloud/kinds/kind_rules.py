@@ -12,8 +12,7 @@ _METADATA: Final = (
     "deletionGracePeriodSeconds", "finalizers",
 )  # fmt: skip
 
-_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-"""This annotation repeats the whole object, secrets included."""
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"  # it repeats the object, secrets included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,7 +194,6 @@ def _unasked(driver: str, node: str, kind: str, why: str) -> Unasked:
 
 
 def _notes(truths: Truths) -> Iterator[str]:
-    """What else could not be judged."""
     for why in dict.fromkeys(filter(None, map(truths.unread, (VOLUME, SNAPSHOT)))):
         kinds = " and ".join(f"{kind}s" for kind in (VOLUME, SNAPSHOT) if truths.unread(kind) == why)
         yield f"{kinds} are not compared with Kubernetes: {why}"

@@ -40,8 +40,8 @@ ORPHAN, GHOST, STRAY, DOUBT = "orphan", "ghost", "stray", "doubt"
 
 LEAKS: Final = (ORPHAN, GHOST, STRAY, DOUBT)
 
+# The kind of things that a method makes, as far as drivers list them.
 _MADE_BY: Final = {"CreateVolume": VOLUME, "CreateSnapshot": SNAPSHOT, "CreateVolumeGroupSnapshot": SNAPSHOT}
-"""The kind of things that a method makes, as far as drivers list them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from common.state_file import make_state_directory
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PLACE_CHARS: Final = 16
 
-_EARLIER: Final = ("placement.db", "hub.db", "trust.db")
-"""The files of hubs before `state.db`, which this one cannot read."""
+_EARLIER: Final = ("placement.db", "hub.db", "trust.db")  # of hubs before `state.db`
 
 
 class StateDirectory:

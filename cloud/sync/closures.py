@@ -48,8 +48,7 @@ _V = TypeVar("_V")
 _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "StorageClass"})
 """Kinds that need no other object: a change changes only the object's own stamp in a closure."""
 
-_TOLD_OF = frozenset({"Pod", "PersistentVolumeClaim"})
-"""The kinds of objects in a closure that a node tells facts about."""
+_TOLD_OF = frozenset({"Pod", "PersistentVolumeClaim"})  # the kinds in a closure that a node tells facts about
 
 _MOST_PAST = 1_000  # the objects of one node that are remembered after they have left its closure
 
@@ -113,8 +112,8 @@ class Closures:
         self._past.pop(node, None)
 
     def read(self, ref: Ref) -> Object | None:
-        body, stamp = self._source.body(ref), self._source.stamp(ref)
-        return Object(ref, stamp, encode_body(body)) if body is not None and stamp is not None else None
+        item = self._source.item(ref)
+        return Object(ref, item.stamp, encode_body(item.body)) if item is not None else None
 
     def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when the node's closure may have changed, once for changes together. Returns the end.

@@ -33,14 +33,11 @@ from common.peer import Peer
 
 log = logging.getLogger("csi_bridge.hub.generations")
 
-MOST_VOID: Final = 4
-"""The newest void certificates of a node are kept for operators, and that of its last join. A generation's number tells
-that it is void."""
+MOST_VOID: Final = 4  # of a node: the newest, for operators; and that of its last join
 
 MOST_PENDING: Final = 2
-"""A node that asks for more certificates without using them loses the oldest of those. It asks for one by a renewal,
-and perhaps for one by a join meanwhile, and repeats both requests with the same keys. The node's record has each as a
-whole, and should stay below 6 KiB."""
+"""A node that asks for more loses the oldest of them. It needs one of a renewal, and perhaps one of a join meanwhile.
+Its record has each as a whole, and should stay below 6 KiB."""
 
 
 class Generations:

@@ -41,8 +41,8 @@ _LONGEST_CN_CHARS: Final = 64  # RFC 5280, appendix A: ub-common-name
 _BEFORE: Final = dt.timedelta(minutes=5)
 
 _CA_KEYS: Final = (ec.EllipticCurvePrivateKey, ed25519.Ed25519PrivateKey, rsa.RSAPrivateKey)
-"""The keys with which this hub signs certificates."""
 
+# TLS 1.3 signs with a client's key, and does nothing else with it.
 _KEY_USAGE: Final = x509.KeyUsage(
     digital_signature=True,
     content_commitment=False,
@@ -54,7 +54,6 @@ _KEY_USAGE: Final = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
-"""TLS 1.3 signs with a client's key, and does nothing else with it."""
 
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 """Raised by `cryptography` for bytes that are no certificate, request or key."""
@@ -71,8 +70,6 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class _Authority:
-    """The CA's certificates and its key."""
-
     bundle: tuple[x509.Certificate, ...]  # all certificates of `--tls-ca`
     certificate: x509.Certificate | None  # the one of the key
     key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey | None

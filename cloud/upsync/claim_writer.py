@@ -23,14 +23,13 @@ from common.quantity import parse_bytes
 _CLAIMS: Final = RESOURCES["PersistentVolumeClaim"]
 
 _PENDING, _IN_PROGRESS, _INFEASIBLE = "NodeResizePending", "NodeResizeInProgress", "NodeResizeInfeasible"
+# By reported resize status: the statuses that it replaces.
 _REPLACED: Final[Mapping[str, frozenset[str]]] = {
     _IN_PROGRESS: frozenset({_PENDING}),
     _INFEASIBLE: frozenset({_PENDING, _IN_PROGRESS}),
 }
-"""For each reported resize status, the statuses that it replaces."""
 
-_NODES_TURN: Final = frozenset({"", _PENDING, _IN_PROGRESS, _INFEASIBLE})
-"""Any other resize status is the resizer's own."""
+_NODES_TURN: Final = frozenset({"", _PENDING, _IN_PROGRESS, _INFEASIBLE})  # any other status is the resizer's own
 
 _ERROR: Final = "NodeResizeError"
 _RESIZE_CONDITIONS: Final = frozenset({"FileSystemResizePending", "Resizing", "ControllerResizeError", _ERROR})

@@ -24,8 +24,7 @@ from common.objects import Ref
 _NODES: Final = RESOURCES["Node"]
 _CSI_NODES: Final = RESOURCES["CSINode"]
 
-_GRACE_S: Final = 120.0
-"""How long an unreported driver keeps its entry: as long as an agent remembers a driver that left."""
+_GRACE_S: Final = 120.0  # of the entry of an unreported driver: as long as an agent remembers a driver that left
 
 
 class CSINodeWriter(Writer):
@@ -120,7 +119,6 @@ def _entries(found: Body) -> list[Body]:
 
 
 def _identity(entry: Body) -> tuple[str, frozenset[str]]:
-    """The parts of an entry that cannot change."""
     return entry["nodeID"], frozenset(entry.get("topologyKeys") or ())
 
 

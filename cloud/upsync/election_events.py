@@ -20,8 +20,7 @@ from common.objects import Ref
 ELECTED: Final = "NodeElected"  # the reason of the first election of a driver
 TOOK_OVER: Final = "NodeTookOver"  # of any other one
 
-_MOST: Final = 100
-"""Events that wait. They are rare: an election takes a second at least, so a hub with several drivers may hold some."""
+_MOST: Final = 100  # Events that wait. Elections are rare: each takes a second at least.
 
 
 class ElectionEvents:

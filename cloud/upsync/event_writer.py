@@ -26,11 +26,9 @@ log = logging.getLogger("csi_bridge.hub.upsync")
 _EVENTS: Final = RESOURCES["Event"]
 _TELLER: Final = "csi-bridge-edge"  # the reporting component of all events of nodes
 
+# The fields, besides the involved object, that are equal in two events of one cause.
 _SAME: Final = ("reason", "message", "type", "reportingComponent", "reportingInstance")
-"""The fields, besides the involved object, that are equal in two events of one cause."""
-
-_ENDING: Final = "being terminated"
-"""The API server's words for a namespace in which nothing can be created any more (NamespaceLifecycle)."""
+_ENDING: Final = "being terminated"  # the API server's words for a namespace that takes no new object
 
 MOST_CHARS: Final = (
     1024  # of the message of an Event, or of a condition (kubernetes pkg/apis/core/validation/events.go)

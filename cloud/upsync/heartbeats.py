@@ -42,7 +42,6 @@ def _spread(pause_s: float) -> float:
 
 
 _BACKOFF: Final = Backoff(first_s=1.0, most_s=_EVERY_S, jitter=_spread)
-"""The waits after failures. After a success the wait is `_EVERY_S`, spread in the same way."""
 
 _WRITES_PER_S: Final = 200.0  # the most writes of up to 1,600 nodes together
 
@@ -55,8 +54,7 @@ _RENEWALS_AT_ONCE: Final = 50
 """Enough for 200 renewals in a second if each takes 250 ms. A Lease lasts four pauses: 2,000 nodes keep theirs if a
 renewal takes less than 1 s, 10,000 if it takes less than 200 ms."""
 
-_LOOKS_AT_ONCE: Final = 25
-"""Enough for 100 lost nodes in a second if a request takes 125 ms: one request reads, one writes."""
+_LOOKS_AT_ONCE: Final = 25  # 100 lost nodes in a second if a request takes 125 ms: one reads, one writes
 
 _STEP_S: Final = 0.001  # The least step of a Lease's time. It has microseconds, but a float of this size does not.
 

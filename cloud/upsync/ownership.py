@@ -10,8 +10,7 @@ MADE_BY: Final = "csi-bridge.io/made-by"  # the annotation of an object that the
 HUB: Final = "hub"  # its value
 LEASES: Final = "kube-node-lease"  # the namespace of the nodes' Leases
 
-_DRIVERS: Final = "csi-bridge.io/drivers"
-"""The annotation with the names of the drivers whose entries the hub wrote: a JSON list."""
+_DRIVERS: Final = "csi-bridge.io/drivers"  # the annotation with the drivers whose entries the hub wrote: a JSON list
 
 
 def is_made(node: Body) -> bool:

@@ -48,8 +48,7 @@ from common.token_bucket import Bucket
 
 log = logging.getLogger("csi_bridge.hub.upsync")
 
-_EVENT_BURST: Final = 500
-"""The Events of a node that are written at once: as many as wait at an agent. Then there is one a second."""
+_EVENT_BURST: Final = 500  # of a node: as many as wait at an agent. Then there is one a second.
 
 Key = tuple[str, Ref]
 """A node, and the object of one of its facts; or a task for the node (`GONE`, `KUBELET`)."""
@@ -212,9 +211,7 @@ class WrittenFacts(FactSink):
         except KubeError as error:
             if not error.is_missing:
                 raise
-        return await self._write_told(
-            node, ref
-        )  # the object was deleted during the write, for example with a Node that is gone
+        return await self._write_told(node, ref)  # the object was deleted meanwhile, perhaps with its Node
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
         fact, body = self._table.of(node).get(ref), self._table.believed(node, ref)

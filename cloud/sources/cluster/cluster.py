@@ -36,7 +36,6 @@ log = logging.getLogger("csi_bridge.hub.cluster")
 WATCHED: Final = (
     "CSIDriver", "StorageClass", "Node", "PersistentVolume", "PersistentVolumeClaim", "VolumeAttachment", "Pod",
 )  # fmt: skip
-"""The kinds that are listed and watched."""
 
 
 class Cluster(Source):

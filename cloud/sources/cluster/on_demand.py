@@ -26,8 +26,7 @@ from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 
-_BACKOFF: Final = Backoff(first_s=1.0, most_s=60.0)
-"""The waits after failures. The kubelet tries a mount again after 0.5 s, and after two minutes at most."""
+_BACKOFF: Final = Backoff(first_s=1.0, most_s=60.0)  # The kubelet tries a mount again after 0.5 s to two minutes
 
 _AT_ONCE: Final = 4
 """Requests at the same time: with 10 ms for each, the objects of 10,000 pods that start with their hub take 30 s."""

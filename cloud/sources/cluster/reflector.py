@@ -24,12 +24,12 @@ log = logging.getLogger("csi_bridge.hub.cluster")
 
 _WATCH_S: Final = 300, 600  # the shortest and the longest watch, as in client-go, so that not all end at once
 
+# client-go's reflector begins with 0.8 s and ends with 30 s.
 _BACKOFF: Final = Backoff(
     first_s=0.5,
     most_s=30.0,
     jitter=lambda longest_s: longest_s * random.uniform(0.5, 1.0),  # noqa: S311  # no secret
 )
-"""The waits between tries. client-go's reflector begins with 0.8 s and ends with 30 s."""
 
 
 class Copy(Protocol):

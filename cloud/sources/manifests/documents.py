@@ -23,8 +23,7 @@ from common.errors import cut
 
 _DEEPEST: Final = 100
 
-_LARGEST_INTEGER: Final = 2**64
-"""The largest whole number. Kubernetes has no larger one, and Python prints none with thousands of digits."""
+_LARGEST_INTEGER: Final = 2**64  # Kubernetes has no larger one, and Python prints none with thousands of digits
 
 _SHOWN_CHARS: Final = 60
 
@@ -112,8 +111,7 @@ Nodes choose texts, too, and a long match blocks every thread. So no pattern may
 which would take quadratic time.
 """
 
-_MAY_BE_PLAIN: Final = frozenset("~nNtTfFyYoO-+.0123456789")
-"""The first characters of these, which rule most texts out at once."""
+_MAY_BE_PLAIN: Final = frozenset("~nNtTfFyYoO-+.0123456789")  # the first characters of these
 
 for _name, _pattern in _PLAIN:
     _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_pattern.pattern})$"), None)
