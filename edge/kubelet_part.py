@@ -210,7 +210,7 @@ class Volumes:
         def tell(left: Iterable[LeftOver] | None = None) -> None:
             facts.tell(manager.volumes_in_use(), manager.sole_uses(), left)
 
-        clock, real_layout = Clock(), self._real_layout()
+        clock, real_layout = Clock(), Layout(settings.root_dir).real
         host = VolumeHost(
             node=settings.node,
             objects=self.metastore.objects,
@@ -264,9 +264,6 @@ class Volumes:
             manager.subscribe(it.changed)
             it.changed()
         return True
-
-    def _real_layout(self) -> Layout:
-        return Layout(Path(os.path.realpath(self._settings.root_dir)))
 
     def _direct_volumes(self) -> "DirectVolumes":
         # imported at the first call: most nodes never need it

@@ -263,11 +263,10 @@ class VolumeManager:
             self._note_clueless(uid, alive)
         for key in touched:
             self._want(key)
+        self._wake_for_pods()
         if uids:
             self._start_cleaning()
             self._tell_clueless()
-            self._wake_at_next_end()
-            self._wake_to_read_again()
             self._tell_in_use()
             self._tell()
 
@@ -367,23 +366,13 @@ class VolumeManager:
 
         self._timers[name] = self._clock.call_later(delay_s, ring)
 
-    def _wake_at_next_end(self) -> None:
-        until = self.wanted.next_end()
-        if until is not None:
-            delay_s = max(until - self._clock.monotonic(), 0.0) + 0.001  # a timer may fire a moment early
-            self._set_timer("grace", delay_s, self._look_at_ends)
-
-    def _look_at_ends(self) -> None:
-        self._pods_changed(self.wanted.expire(self._clock.monotonic()))
-        self._wake_at_next_end()
-
-    def _wake_to_read_again(self) -> None:
-        if self.wanted.has_unread and "read again" not in self._timers:  # a further change must not postpone the retry
-            self._set_timer("read again", _READ_AGAIN_S, self._read_again)
-
-    def _read_again(self) -> None:
-        self._pods_changed(self.wanted.read_again(self._clock.monotonic()))
-        self._wake_to_read_again()
+    def _wake_for_pods(self) -> None:
+        wanted, now = self.wanted, self._clock.monotonic
+        if (until := wanted.next_end()) is not None:
+            delay_s = max(until - now(), 0.0) + 0.001  # a timer may fire a moment early
+            self._set_timer("grace", delay_s, lambda: self._pods_changed(wanted.expire(now())))
+        if wanted.has_unread and "read again" not in self._timers:  # a further change must not postpone the retry
+            self._set_timer("read again", _READ_AGAIN_S, lambda: self._pods_changed(wanted.read_again(now())))
 
     def _note_clueless(self, uid: str, wants: PodWants | None) -> None:
         old = self._clueless.pop(uid, {})

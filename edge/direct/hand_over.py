@@ -49,7 +49,7 @@ class DirectVolumes:
     def __init__(self, root: Path, run_dir: Path) -> None:
         self._root, self._layout = RootDir(root), Layout(root)
         self._store, self._shim = DirectVolumeStore(run_dir / KATA_ROOT), ShimClient(run_dir)
-        self._real = Layout(Path(os.path.realpath(root)))
+        self._real = self._layout.real
 
     # ---- the device --------------------------------------------------------------------------------------------------
 

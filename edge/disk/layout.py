@@ -7,6 +7,7 @@ Rules:
 """
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,11 @@ class Layout:
     """The paths below one root directory: `/var/lib/kubelet`, or the value of `--root-dir`."""
 
     root: Path
+
+    @property
+    def real(self) -> "Layout":
+        """The same paths without symbolic links in the root's own."""
+        return Layout(Path(os.path.realpath(self.root)))
 
     @property
     def pods(self) -> Path:

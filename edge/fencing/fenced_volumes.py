@@ -36,7 +36,7 @@ class OwnPaths:
     """Tells a volume's staging and target paths below `--root-dir` from all others."""
 
     def __init__(self, held: Held, root: Path) -> None:
-        layout = Layout(Path(os.path.realpath(root)))
+        layout = Layout(root).real
         self._pods, self._staging, self._in_pod = f"{layout.pods}/", "", set[str]()
         with suppress(NotReady):  # a name that cannot be a path is mounted nowhere
             self._staging = str(layout.staging_target(held.driver, held.handle))
