@@ -134,20 +134,20 @@ class VolumeManager:
         mounts = self._mounts()
         shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants, mounts)]
         told = {(one.uid, one.driver, one.handle) for one in shown}
-        for volume in self._volumes.values():
-            leaving = report_leaving(volume, self._host)
-            if self._fencing.is_fenced(volume.key):  # its pods still ask for it, and their entries tell
-                leaving = (one for one in leaving if (one.uid, one.driver, one.handle) not in told)
-            shown += leaving
-        shown += [report_unreadable(one, self._started_at) for one in self._leftovers.shown]
-        shown = [self._as_fenced(one) for one in shown]
+        for left in self._leaving():
+            one = self._as_fenced(left)
+            if one is left or (one.uid, one.driver, one.handle) not in told:  # a fenced volume's pods still ask for it
+                shown.append(one)
         return sorted(shown, key=lambda one: (one.namespace, one.pod, one.volume, one.pv, one.uid))
 
     def left_over(self) -> list[LeftOver]:
         """Return the mounts that no pod wants, and that the agent may not or cannot take down."""
-        leaving = (entry for volume in self._volumes.values() for entry in report_leaving(volume, self._host))
-        unreadable = (report_unreadable(one, self._started_at) for one in self._leftovers.shown)
-        return [told_left_over(entry) for entry in (*leaving, *unreadable) if is_left_over(entry)]
+        return [told_left_over(entry) for entry in self._leaving() if is_left_over(entry)]
+
+    def _leaving(self) -> Iterator[PodVolumeStatus]:
+        for volume in self._volumes.values():
+            yield from report_leaving(volume, self._host)
+        yield from (report_unreadable(one, self._started_at) for one in self._leftovers.shown)
 
     def usage(self) -> dict[tuple[str, str], VolumeStats]:
         # a thread may call it; if several pods have a claim, the usage is that of one mount, as a kubelet's
