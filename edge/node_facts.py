@@ -11,9 +11,6 @@ Rules:
 * The Node also tells of mounts that no pod wants (`common.left_over`), for the hub's leak audit. The hub keeps them.
 * A driver's volume limit may change while it runs. It is asked as often as its CSIDriver object says
   (`nodeAllocatableUpdatePeriodSeconds`), and at least once a minute.
-* Before the first staging of such a volume, or of an attached one, the hub must have stored that `volumesInUse` lists
-  it, and its claim. Both stay until it is unstaged (docs/csi-contract.md#volumesinuse-comes-before-staging). Without
-  the hub such a first staging waits; a volume that was staged before does not wait.
 """
 
 import time

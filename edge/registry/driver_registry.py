@@ -13,8 +13,7 @@ Rules:
   the kubelet under the relay's socket. Then its node plugin is at the one found socket that serves Node.
 * Pods and a kubelet wait for a node plugin that is away. The controller's socket does not stand in for it: its mounts
   might be visible only in its own container.
-* The agent reports a driver that had a topology of its own with one, until the driver's node plugin and all sockets
-  named by an operator have answered again. The agent tells Kubernetes, a kubelet and the hub the same.
+* Kubernetes, a kubelet and the hub hear the same of a driver's topology (`edge.registry.driver_services`).
 """
 
 import asyncio

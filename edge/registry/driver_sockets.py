@@ -88,9 +88,6 @@ class DriverSockets:
     def find(self, socket: Path) -> Seat | None:
         return self._seats.get(_identity(socket))
 
-    def seat_of(self, driver: Driver) -> Seat | None:
-        return next((seat for seat in self if seat.driver is driver), None)
-
     @contextlib.contextmanager
     def asking(self, socket: Path) -> Iterator[Seat]:
         """Yield the seat of a socket, which stays while a registration calls its driver."""

@@ -49,13 +49,17 @@ _WRITING = threading.Lock()
 class NodeDriver:
     """One driver; the same object as long as the driver is known. Its properties are the latest answers."""
 
-    def __init__(self, registration: Registration, driver: Driver, node: str) -> None:
+    def __init__(self, registration: Registration, seat: Seat, node: str) -> None:
         self.registration = registration
-        self.driver = driver
+        self.seat = seat
         # The identity of its registration socket's file; None if it has not registered since the agent started.
         self.file: FileId = None
         self.gone_at_s: float | None = None  # the monotonic time at which its registration socket vanished, or None
         self._node = node
+
+    @property
+    def driver(self) -> Driver:
+        return self.seat.driver
 
     @property
     def name(self) -> str:
@@ -171,19 +175,16 @@ class DriversStore:
 
     def install(self, registration: Registration, seat: Seat) -> NodeDriver:
         name = registration.name
-        known = self._known.setdefault(name, NodeDriver(registration, seat.driver, self._node))
-        if (before := self._sockets.seat_of(known.driver)) is not None:
-            before.names.discard(name)
+        known = self._known.setdefault(name, NodeDriver(registration, seat, self._node))
+        known.seat.names.discard(name)
         seat.names.add(name)
-        known.registration, known.driver = registration, seat.driver
+        known.registration, known.seat = registration, seat
         seat.driver.ask_every_s = self._period(name)
         known.file, known.gone_at_s = None, None
         return known
 
     def forget(self, name: str) -> None:
-        known = self._known.pop(name)
-        if (seat := self._sockets.seat_of(known.driver)) is not None:
-            seat.names.discard(name)
+        self._known.pop(name).seat.names.discard(name)
 
     def leave(self, socket: str) -> bool:
         left = [known for known in self if known.registration.socket == socket and known.gone_at_s is None]
