@@ -28,36 +28,25 @@ async def dial(
         DialError: nobody answers there, the proxy refuses, or the peer is no hub.
         HandshakeRefused: the hub refused our hello.
     """
+
+    def make_link(websocket: WebSocket) -> Link:
+        return Link(hello, handler, dialler=True, limits=limits, writer=websocket, peer_identity=websocket.peer())
+
     try:
         async with asyncio.timeout(limits.hello_timeout_s):
-            return await _dial(endpoint, hello, handler, limits=limits, tls=tls, proxy=proxy)
+            websocket = WebSocket(limits, make_link, to=endpoint)
+            try:
+                await _connect(endpoint, websocket, limits, tls, proxy)
+                link = await websocket.opened()
+                await link.wait_greeted()
+            except BaseException:
+                websocket.abort("the dial was given up")
+                raise
+            return link
     except TimeoutError:
         raise DialError(str(endpoint), f"no answer within {limits.hello_timeout_s:g} s") from None
     except (OSError, UnicodeError) as error:  # a TLS error is an OSError; a UnicodeError: the name cannot be a host's
         raise DialError(str(endpoint), in_words(error)) from error
-
-
-async def _dial(
-    endpoint: Endpoint,
-    hello: Hello,
-    handler: LinkHandler,
-    *,
-    limits: Limits,
-    tls: ssl.SSLContext | None,
-    proxy: Proxy | None,
-) -> Link:
-    def make_link(websocket: WebSocket) -> Link:
-        return Link(hello, handler, dialler=True, limits=limits, writer=websocket, peer_identity=websocket.peer())
-
-    websocket = WebSocket(limits, make_link, to=endpoint)
-    try:
-        await _connect(endpoint, websocket, limits, tls, proxy)
-        link = await websocket.opened()
-        await link.wait_greeted()
-    except BaseException:
-        websocket.abort("the dial was given up")
-        raise
-    return link
 
 
 async def _connect(

@@ -10,7 +10,7 @@ from common.errors import RemoteProtocolError
 from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
 from common.messages import encode_credit
 from common.outbox import Outbox
-from common.stream_books import Stream
+from common.stream_books import StreamBooks
 
 
 class Inbox:
@@ -18,7 +18,7 @@ class Inbox:
 
     __slots__ = ("_limits", "_outbox", "_session_quarter", "_stream_quarter", "_streams", "granted", "owed")
 
-    def __init__(self, limits: Limits, outbox: Outbox, streams: dict[int, Stream]) -> None:
+    def __init__(self, limits: Limits, outbox: Outbox, streams: dict[int, StreamBooks]) -> None:
         self._limits = limits
         self._streams = streams
         self._outbox = outbox
@@ -27,7 +27,7 @@ class Inbox:
         self.granted = limits.session_window_bytes  # the bytes that the peer may still send on all streams together
         self.owed = 0  # the consumed bytes that were not yet given back
 
-    def take(self, stream: Stream, left: int, payload: bytes) -> bytes | None:
+    def take(self, stream: StreamBooks, left: int, payload: bytes) -> bytes | None:
         """Take a chunk. Returns the whole message with its last chunk, unless the stream is over.
 
         Args:
@@ -57,7 +57,7 @@ class Inbox:
         whole, stream.parts = bytes(stream.parts), None
         return self._finish(stream, whole)
 
-    def charge(self, stream: Stream, size: int, what: str) -> None:
+    def charge(self, stream: StreamBooks, size: int, what: str) -> None:
         """Count a message of `size` bytes that begins in the frame `what`. Raises RemoteProtocolError, as `take`."""
         cost = size + MESSAGE_OVERHEAD_BYTES
         if size > self._limits.max_message_bytes:
@@ -83,12 +83,12 @@ class Inbox:
         if self.owed >= self._session_quarter:
             self._give_back()
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: StreamBooks) -> None:
         """Give back the credit of a stream's unfinished message: the stream is gone."""
         self.owed += stream.cost
         self._give_back()
 
-    def _finish(self, stream: Stream, message: bytes) -> bytes | None:
+    def _finish(self, stream: StreamBooks, message: bytes) -> bytes | None:
         cost, stream.cost = stream.cost, 0
         if stream.over or (stream.answered and not stream.mine):
             self.owed += cost

@@ -92,7 +92,7 @@ class Stream(Receiver):
     `opened`, answers with `send()` and `end()`, and may set `on_released` to hear whether the answer was delivered.
     """
 
-    __slots__ = ("_detached", "_error", "_inbox", "_link", "_taken", "_waiter", "_writable", "deadline", "id",
+    __slots__ = ("_detached", "_error", "_inbox", "_taken", "_waiter", "_writable", "deadline", "id", "link",
                  "on_released", "opened", "status", "task")  # fmt: skip
 
     def __init__(
@@ -105,17 +105,13 @@ class Stream(Receiver):
         # Called once with `delivered`, when an accepted stream is over for both sides.
         self.on_released: Callable[[bool], None] | None = None
         self.task: asyncio.Task[None] | None = None
-        self._link = link
+        self.link = link
         self._inbox: deque[bytes] | None = None
         self._taken = -1  # the size of the last received message, whose credit has not gone back yet; -1: none
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._error: TunnelClosed | CallTimeout | None = None
         self._detached = False
-
-    @property
-    def link(self) -> "Link":
-        return self._link
 
     async def receive(self) -> bytes | None:
         """Return the next whole message, or None after the last one.
@@ -133,7 +129,7 @@ class Stream(Receiver):
                 raise self._error
             if self.status is not None:
                 return None
-            self._waiter = self._link.loop.create_future()
+            self._waiter = self.link.loop.create_future()
             try:
                 await self._waiter
             finally:
@@ -158,8 +154,8 @@ class Stream(Receiver):
         Raises:
             MessageTooLarge: the peer does not accept it.
         """
-        while self._link.unsent(self.id):
-            self._writable = self._link.loop.create_future()
+        while self.link.unsent(self.id):
+            self._writable = self.link.loop.create_future()
             try:
                 await self._writable
             finally:
@@ -168,17 +164,17 @@ class Stream(Receiver):
 
     def queue(self, message: bytes) -> None:
         """Queue a small and rare message without waiting. Raises MessageTooLarge if the peer does not accept it."""
-        self._link.send(self.id, message)
+        self.link.send(self.id, message)
 
     def end(self, status: Status, message: bytes | None = None) -> None:
         """End an accepted stream, with a last message if there is one. Ignored if the opener has left."""
-        self._link.end(self.id, status, message)
+        self.link.end(self.id, status, message)
         self.status = status
 
     def acknowledge(self, *, delivered: bool) -> None:
         """Release an ended stream that this side opened: the answer reached the caller, or nobody took it."""
         self._drop_inbox()
-        self._link.acknowledge(self.id, delivered=delivered)
+        self.link.acknowledge(self.id, delivered=delivered)
 
     def cancel(self) -> None:
         """Stop waiting for a stream that this side opened. After its end that does no harm."""
@@ -186,7 +182,7 @@ class Stream(Receiver):
             self.acknowledge(delivered=False)
             return
         self._drop_inbox()
-        self._link.cancel(self.id)
+        self.link.cancel(self.id)
 
     def detach(self) -> None:
         """Keep the task of an accepted stream from being cancelled when the opener leaves.
@@ -197,7 +193,7 @@ class Stream(Receiver):
 
     def remaining_s(self) -> float | None:
         """The rest of the opener's time, in seconds; None if it set no limit."""
-        return None if self.deadline is None else max(0.001, self.deadline - self._link.loop.time())
+        return None if self.deadline is None else max(0.001, self.deadline - self.link.loop.time())
 
     # ---- the link's side
 
@@ -238,13 +234,13 @@ class Stream(Receiver):
 
     def _give_back(self) -> None:
         if self._taken >= 0:
-            self._link.consumed(self.id, self._taken)
+            self.link.consumed(self.id, self._taken)
             self._taken = -1
 
     def _drop_inbox(self) -> None:
         self._give_back()
         while self._inbox:
-            self._link.consumed(self.id, len(self._inbox.popleft()))
+            self.link.consumed(self.id, len(self._inbox.popleft()))
 
 
 class Link(Session):

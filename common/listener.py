@@ -54,8 +54,8 @@ OnFailed = Callable[[str, Reason, str], None]
 """Called with address, reason and a sentence if a connection ends before its hello, unless the client just left."""
 
 
-class _Connection:
-    """Has `raw` before TLS, a `task` in TLS's handshake, then a `websocket`, and an `identity` once it is admitted."""
+class _Accepted:
+    """A connection: `raw` before TLS, a `task` for TLS's handshake, then a `websocket`. A link has an `identity`."""
 
     __slots__ = ("address", "began", "group", "identity", "raw", "task", "timer", "websocket")
 
@@ -124,9 +124,9 @@ class Listener:
         self._on_failed = on_failed
         self._admits = admits
         self._server: asyncio.Server | None = None
-        self._arriving: Handshakes[_Connection] = Handshakes(max_handshakes, share_s=_SHARE * limits.hello_timeout_s)
+        self._arriving: Handshakes[_Accepted] = Handshakes(max_handshakes, share_s=_SHARE * limits.hello_timeout_s)
         self._may_trim = False
-        self._websockets: dict[WebSocket, _Connection] = {}
+        self._websockets: dict[WebSocket, _Accepted] = {}
         self._admitted = 0  # the number of admitted links
         self._links_of: Counter[str] = Counter()  # the same by identity
         self._answers: set[asyncio.Task[None]] = set()
@@ -170,10 +170,10 @@ class Listener:
     # ---- a connection on its way to a link ---------------------------------------------------------------------------
 
     def _make_plain(self) -> WebSocket:
-        return self._make_websocket(_Connection(asyncio.get_running_loop().time()))
+        return self._make_websocket(_Accepted(asyncio.get_running_loop().time()))
 
     def _make_raw(self) -> RawTcp:
-        connection = _Connection(asyncio.get_running_loop().time())
+        connection = _Accepted(asyncio.get_running_loop().time())
         connection.raw = RawTcp(
             lambda raw: self._connected(connection, raw),
             on_flight=lambda raw: self._start_tls(connection, raw),
@@ -181,7 +181,7 @@ class Listener:
         )
         return connection.raw
 
-    def _make_websocket(self, connection: _Connection) -> WebSocket:
+    def _make_websocket(self, connection: _Accepted) -> WebSocket:
         return WebSocket(
             self._limits,
             self._make_link,
@@ -192,7 +192,7 @@ class Listener:
             began=connection.began,
         )
 
-    def _connected(self, connection: _Connection, raw: RawTcp) -> None:
+    def _connected(self, connection: _Accepted, raw: RawTcp) -> None:
         """A TCP connection came in, on which the client may begin TLS."""
         host, port, *_ = raw.transport.get_extra_info("peername") or ("?", 0)
         connection.address, connection.group = f"{host}:{port}", group_of(host)
@@ -200,7 +200,7 @@ class Listener:
         connection.timer = loop.call_later(self._limits.hello_timeout_s, self._no_client_hello, connection, raw)
         self._enter(connection)
 
-    def _made(self, connection: _Connection, websocket: WebSocket) -> None:
+    def _made(self, connection: _Accepted, websocket: WebSocket) -> None:
         """A connection can carry a WebSocket: at once without TLS, else after TLS's handshake."""
         connection.websocket = websocket
         self._websockets[websocket] = connection
@@ -213,7 +213,7 @@ class Listener:
         if peer.uid is not None and self._allow_uids is not None and peer.uid not in self._allow_uids:
             websocket.turn_away(f"uid {peer.uid} is not on --uds-allow-uid")
 
-    def _enter(self, connection: _Connection) -> None:
+    def _enter(self, connection: _Accepted) -> None:
         """Count a new connection. If there are too many, end one (see `common.handshakes`)."""
         surplus = self._arriving.add(connection, connection.group, connection.began)
         self._may_trim = self._may_trim or len(self._arriving) >= _TRIM_AFTER
@@ -223,7 +223,7 @@ class Listener:
             self._on_failed(surplus.address, Reason.FULL, why)
             surplus.cut(why)
 
-    def _leave(self, connection: _Connection) -> None:
+    def _leave(self, connection: _Accepted) -> None:
         """Count a connection no more: its peer was admitted, or it has ended."""
         self._arriving.remove(connection)
         if connection.timer is not None:
@@ -235,11 +235,11 @@ class Listener:
 
     # ---- TLS ---------------------------------------------------------------------------------------------------------
 
-    def _no_client_hello(self, connection: _Connection, raw: RawTcp) -> None:
+    def _no_client_hello(self, connection: _Accepted, raw: RawTcp) -> None:
         self._tls_failed(connection, f"no ClientHello within {self._limits.hello_timeout_s:g} s", Reason.HELLO_TIMEOUT)
         raw.transport.abort()
 
-    def _start_tls(self, connection: _Connection, raw: RawTcp) -> None:
+    def _start_tls(self, connection: _Accepted, raw: RawTcp) -> None:
         if not self._admits(connection.group):
             raw.transport.abort()
             return
@@ -247,7 +247,7 @@ class Listener:
             connection.timer.cancel()
         connection.task = asyncio.get_running_loop().create_task(self._handshake(connection, raw), name="TLS handshake")
 
-    async def _handshake(self, connection: _Connection, raw: RawTcp) -> None:
+    async def _handshake(self, connection: _Accepted, raw: RawTcp) -> None:
         assert self._tls is not None
         queue_little(raw.transport)
         left_s = connection.began + self._limits.hello_timeout_s - asyncio.get_running_loop().time()
@@ -269,7 +269,7 @@ class Listener:
             if connection.websocket is None:  # the connection had ended before
                 self._leave(connection)
 
-    def _tls_failed(self, connection: _Connection, why: str, reason: Reason) -> None:
+    def _tls_failed(self, connection: _Accepted, why: str, reason: Reason) -> None:
         log.warning("the TLS handshake with %s failed: %s", connection.address, why, extra=of_peer(connection.group))
         self._on_failed(connection.address, reason, f"the TLS handshake failed: {why}")
 

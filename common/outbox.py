@@ -16,7 +16,7 @@ from typing import Protocol
 
 from common.limits import MESSAGE_OVERHEAD_BYTES
 from common.messages import Frame, Heading, Priority, encode, encode_chunk, encode_end, encode_open
-from common.stream_books import Stream
+from common.stream_books import StreamBooks
 
 _TURNS = 4  # a waiting lower priority gets one turn after so many turns of a higher one
 
@@ -57,14 +57,14 @@ class Outbox:
         self.credit = 0  # the bytes that the peer still accepts on all streams together
         # the headings of opens, oldest first; no frame of these streams was sent.
         self.unopened: dict[int, Heading] = {}
-        self.starved: dict[int, Stream] = {}  # streams whose next message waits for the session's credit
+        self.starved: dict[int, StreamBooks] = {}  # streams whose next message waits for the session's credit
         # awaited streams whose last message is in the message that the session hands out. Nothing overtakes it.
-        self.emptied: list[Stream] = []
+        self.emptied: list[StreamBooks] = []
         # streams that wait for their turn, by priority. Lists, because a deque takes 600 bytes.
-        self.rings: list[list[Stream]] = [[] for _ in Priority]
+        self.rings: list[list[StreamBooks]] = [[] for _ in Priority]
         self.waiting = 0  # the number of streams in `rings`
         # the stream whose chunk did not fit in its turn; it goes first in the next message.
-        self.held: Stream | None = None
+        self.held: StreamBooks | None = None
 
     @property
     def has_output(self) -> bool:
@@ -85,7 +85,7 @@ class Outbox:
             self.control_bytes += len(data)
             self.writer.flush_later()
 
-    def may_leave(self, stream: Stream, message: bytes | None, may_send: Callable[[], bool] | None) -> bool:
+    def may_leave(self, stream: StreamBooks, message: bytes | None, may_send: Callable[[], bool] | None) -> bool:
         """Whether a frame of a stream, with this whole message, may leave now: nothing waits. It takes the credit.
 
         `may_send`: see `Session.may_send`.
@@ -104,7 +104,7 @@ class Outbox:
         self.credit -= cost
         return True
 
-    def put_open(self, stream: Stream, heading: Heading) -> None:
+    def put_open(self, stream: StreamBooks, heading: Heading) -> None:
         """Queue the open of a stream; it leaves in the stream's first turn, after those of older streams."""
         self.unopened[stream.id] = heading
         self.schedule(stream)
@@ -167,7 +167,7 @@ class Outbox:
         self.control_is_urgent = self.control_is_urgent and self.control_bytes > 0
         return size
 
-    def schedule(self, stream: Stream) -> None:
+    def schedule(self, stream: StreamBooks) -> None:
         """Let a stream with frames to send wait for its turn, unless it does already."""
         if not stream.queued:
             stream.queued = True
@@ -175,7 +175,7 @@ class Outbox:
             self.waiting += 1
             self.writer.flush_soon()
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: StreamBooks) -> None:
         """Drop a stream that is gone at once: on a stalled link its turn may take long to come."""
         self.unopened.pop(stream.id, None)
         self.starved.pop(stream.id, None)
@@ -187,7 +187,7 @@ class Outbox:
             self.rings[stream.priority].remove(stream)
             self.waiting -= 1
 
-    def _next_turn(self) -> Stream:
+    def _next_turn(self) -> StreamBooks:
         if self.held is not None:
             stream, self.held = self.held, None
         else:
@@ -199,7 +199,7 @@ class Outbox:
         stream.queued = False
         return stream
 
-    def _next_ring(self) -> list[Stream]:
+    def _next_ring(self) -> list[StreamBooks]:
         waiting = [ring for ring in self.rings if ring]
         if len(waiting) > 1:
             self._turns += 1
@@ -207,7 +207,7 @@ class Outbox:
                 return waiting[1 + self._turns // (_TURNS + 1) % (len(waiting) - 1)]
         return waiting[0]
 
-    def _take_turn(self, stream: Stream, out: list[bytes], room: int) -> int:
+    def _take_turn(self, stream: StreamBooks, out: list[bytes], room: int) -> int:
         """Send the stream's open, one chunk and its end, if `room` allows. Returns the bytes added."""
         before = len(out)
         size = self._send_older_opens(stream.id, out, room) if stream.id in self.unopened else 0
@@ -247,7 +247,7 @@ class Outbox:
             size += len(out[-1])
         return size
 
-    def _pop(self, stream: Stream) -> bytes:
+    def _pop(self, stream: StreamBooks) -> bytes:
         stream.begun, stream.offset = False, 0
         message = stream.queue.pop(0)
         if stream.is_awaited and not stream.queue:
@@ -255,7 +255,7 @@ class Outbox:
             self.emptied.append(stream)
         return message
 
-    def _cut(self, stream: Stream, size: int) -> bytes:
+    def _cut(self, stream: StreamBooks, size: int) -> bytes:
         """The next chunk of the stream's first message, with so many bytes of it."""
         message, offset = stream.queue[0], stream.offset
         left = len(message) - offset - size
@@ -266,7 +266,7 @@ class Outbox:
         is_whole = size == len(message)
         return encode_chunk(stream.id, left, message if is_whole else memoryview(message)[offset : offset + size])
 
-    def _cover(self, stream: Stream) -> bool:
+    def _cover(self, stream: StreamBooks) -> bool:
         """Take the credit for the whole first message. If there is too little, let the stream wait for credit."""
         cost = len(stream.queue[0]) + MESSAGE_OVERHEAD_BYTES
         if stream.credit <= 0:

@@ -95,7 +95,7 @@ from common.messages import (
 from common.outbox import Outbox, Writer
 from common.receiver import NOBODY, Receiver
 from common.status import LARGEST_CODE, Code, Status
-from common.stream_books import Stream
+from common.stream_books import StreamBooks
 
 # The longest driver, method, node and call id in an Open. A session holds them until the Ack, and no credit limits
 # them.
@@ -207,7 +207,7 @@ class Session:
         self._draining: str | None = None
         self._peer_draining = False
         self._outbox = Outbox(limits.chunk_bytes, writer)
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, StreamBooks] = {}
         self._mine_open = 0
         self._theirs_open = 0
         self._next_stream = 1 if dialler else 2
@@ -308,7 +308,7 @@ class Session:
             raise MessageTooLarge(len(message), peer.max_message_bytes, "a CSI message")
         number = self._next_stream
         self._next_stream += 2
-        stream = Stream(
+        stream = StreamBooks(
             number,
             receiver,
             mine=True,
@@ -605,7 +605,7 @@ class Session:
             raise RemoteProtocolError(f"Open: more than {self._limits.max_streams} streams at once")
         self._last_peer_stream = number
         self._theirs_open += 1
-        stream = self._streams[number] = Stream(
+        stream = self._streams[number] = StreamBooks(
             number,
             NOBODY,
             mine=False,
@@ -629,7 +629,7 @@ class Session:
         elif has_first and not stream.is_unary:
             self._give(stream, first)
 
-    def _give(self, stream: Stream, message: bytes) -> None:
+    def _give(self, stream: StreamBooks, message: bytes) -> None:
         """Give a receiver the first message of its stream, unless it has ended the stream already."""
         if stream.answered or stream.id not in self._streams:
             self.consumed(stream.id, len(message))
@@ -718,7 +718,7 @@ class Session:
         if self._draining is not None:
             self._end_drained()
 
-    def _known(self, number: int, what: str) -> Stream:
+    def _known(self, number: int, what: str) -> StreamBooks:
         stream = self._streams.get(number)
         if stream is None or number in self._outbox.unopened:  # its Open has not left, so the peer cannot know it
             raise RemoteProtocolError(f"{what}: stream {number} is not open")
@@ -746,7 +746,7 @@ class Session:
         self._tell(stream.receiver.failed, CallTimeout())
         self._end_drained()
 
-    def _abandon(self, stream: Stream) -> None:
+    def _abandon(self, stream: StreamBooks) -> None:
         """Stop waiting for a stream of this side: ack its end, forget it if its Open has not left, else cancel it."""
         stream.over = True
         self._stop_sending(stream)
@@ -761,13 +761,13 @@ class Session:
         else:
             self._outbox.put(Cancel(stream.id))
 
-    def _stop_sending(self, stream: Stream) -> None:
+    def _stop_sending(self, stream: StreamBooks) -> None:
         """Drop the stream's unsent messages and end. The peer gives back the credit of a half-sent message."""
         stream.queue.clear()
         stream.begun, stream.offset = False, 0
         stream.end = None
 
-    def _forget(self, stream: Stream) -> None:
+    def _forget(self, stream: StreamBooks) -> None:
         del self._streams[stream.id]
         if stream.mine:
             self._mine_open -= 1
@@ -811,7 +811,7 @@ class Session:
                 self._tell(stream.receiver.failed, TunnelClosed(sent=sent, why=message))
         self._tell(self.on_closed, reason, message)
 
-    def _tell_lost(self, stream: Stream) -> None:
+    def _tell_lost(self, stream: StreamBooks) -> None:
         if not stream.answered:
             self._tell(stream.receiver.left)
         self._tell(stream.receiver.released, False)  # noqa: FBT003  # as in `Receiver`

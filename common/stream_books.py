@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from common.status import Status
 
 
-class Stream:
+class StreamBooks:
     """The books of one stream, shared by a session's outbox and inbox. `mine`: this side opened it."""
 
     __slots__ = (

@@ -59,8 +59,7 @@ own answers to a flood of WebSocket pings reach it."""
 
 _END_OF_HEAD = b"\r\n\r\n"
 
-_LONGEST_REFUSAL_CHARS = 200
-"""The longest text of a hub's refusal that an error shows."""
+_LONGEST_REFUSAL_CHARS = 200  # of a hub's refusal that an error shows
 
 _QUIET = logging.getLogger("csi_bridge.websockets")
 _QUIET.setLevel(logging.ERROR)  # the library logs every frame and handshake
@@ -90,7 +89,6 @@ class WebSocket(asyncio.Protocol):
         "_on_made",
         "_on_plain",
         "_opened",
-        "_peer",
         "_reason",
         "_scheduled",
         "_timer",
@@ -115,7 +113,7 @@ class WebSocket(asyncio.Protocol):
         """A connection that is not open yet.
 
         Args:
-            limits: the session's limits, for the chunk size and the hello's time.
+            limits: the session's.
             make_link: called once the WebSocket handshake is done.
             to: what this side dials; None: it accepts.
             on_made: called once when the socket is connected; it may abort.
@@ -133,28 +131,21 @@ class WebSocket(asyncio.Protocol):
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._is_client = to is not None
+        # Reads what follows the handshake; None after a frame that `websockets` must read, as all others after it.
         self._frames: FrameReader | None = FrameReader(is_masked=not self._is_client, largest=_largest(limits))
-        """Reads what follows the handshake; None after a frame that `websockets` must read, as all others after it."""
-        self._head: bytes | None = b""
-        """The last bytes of the handshake's unfinished head; None after it."""
+        self._head: bytes | None = b""  # the last bytes of the handshake's unfinished head; None after it
         self.began = self._loop.time() if began is None else began
         self._link: Link | None = None
         self._transport: asyncio.Transport | None = None
         self._opened: asyncio.Future[Link] | None = self._loop.create_future() if self._is_client else None
         self._ended = False
-        self._peer: Peer | None = None
-        self._made_at = math.inf
-        """When TLS had verified the peer, in seconds of the monotonic clock."""
-        self.lingers = False
-        """Whether the goodbye is written, and the socket only waits for the peer to close."""
+        self._made_at = math.inf  # when TLS had verified the peer, in seconds of the monotonic clock
+        self.lingers = False  # whether the goodbye is written, and the socket only waits for the peer to close
         self.is_free = False
-        """See `common.outbox.Writer`."""
-        self._kept: list[bytes] = []
-        """Frames of the present batch."""
+        self._kept: list[bytes] = []  # frames of the present batch
         self._scheduled = False
         self._later: asyncio.TimerHandle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        """Ends a connection that takes too long; with it goes all that such a connection has sent."""
+        self._timer: asyncio.TimerHandle | None = None  # ends a connection that takes too long
         self._reason = ""
 
     # ---- asyncio's side ----------------------------------------------------------------------------------------------
@@ -200,7 +191,6 @@ class WebSocket(asyncio.Protocol):
             link.heard(now, len(data))
 
     def eof_received(self) -> None:
-        """The peer sends no more."""
         if self._frames is not None:
             self._frames.rest.clear()  # it is cut in the middle of a frame, or before this side has answered
         self._core.receive_eof()
@@ -208,7 +198,6 @@ class WebSocket(asyncio.Protocol):
             self._read_core()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed."""
         why = self._reason or (in_words(exc) if exc else "the peer closed the connection")
         self._transport = None
         self._ended, self.is_free = True, False
@@ -222,18 +211,15 @@ class WebSocket(asyncio.Protocol):
             self._on_end(self)
 
     def pause_writing(self) -> None:
-        """Make no more frames: the socket's buffer is full."""
         self.is_free = False
 
     def resume_writing(self) -> None:
-        """Go on writing: the socket has room again."""
         self._open_way()
         self._flush()
 
-    # ---- the link's side ---------------------------------------------------------------------------------------------
+    # ---- the link's side (`common.outbox.Writer`) --------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """See `common.outbox.Writer`."""
         data = frame(data, is_masked=self._is_client)
         if (writers := batch.current.writers) is None:
             assert self._transport is not None
@@ -244,13 +230,11 @@ class WebSocket(asyncio.Protocol):
         self._kept.append(data)
 
     def flush_soon(self) -> None:
-        """See `common.outbox.Writer`."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
     def flush_later(self) -> None:
-        """See `common.outbox.Writer`."""
         if self._later is None and not self._scheduled:
             self._later = self._loop.call_later(LATER_S, self._flush)
 
@@ -266,11 +250,7 @@ class WebSocket(asyncio.Protocol):
         return await self._opened
 
     def peer(self) -> Peer:
-        """The peer, as far as the socket knows it. Its certificate is read once."""
-        self._peer = self._peer or self._find_peer()
-        return self._peer
-
-    def _find_peer(self) -> Peer:
+        """The peer, as far as the socket knows it."""
         assert self._transport is not None
         name = self._transport.get_extra_info("peername")
         # A socket's object takes longer than the rest of this, so a TCP connection has none.
@@ -342,7 +322,6 @@ class WebSocket(asyncio.Protocol):
             self._read_foreign(rest)
 
     def _read_foreign(self, data: bytes) -> None:
-        """Let the library read."""
         if self._link is not None and data:
             self._link.heard(self._loop.time(), len(data))
         if data:
@@ -447,7 +426,6 @@ class WebSocket(asyncio.Protocol):
             self._abort_later()
 
     def _write_kept(self) -> None:
-        """Write what a batch has kept."""
         kept, self._kept = self._kept, []
         if kept and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(kept))
