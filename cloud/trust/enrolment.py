@@ -155,7 +155,7 @@ class Enrolment:
             is_counted = token.last_use == use_of(asked.node, self._generations.next_of(asked.node), key)
             counts = again is None and not is_counted
             if counts:
-                self._check_use(token)
+                self._tokens.check_use(token)
             if again is None:
                 self._check_name_is_free(asked.node, token)
             made = await self._issue(
@@ -262,12 +262,6 @@ class Enrolment:
     def _check_denied(self, node: str, serial: int = 0) -> None:
         if self._denials.find(node, serial) is not None:
             raise NotIssued(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
-
-    def _check_use(self, token: Token) -> None:
-        try:
-            self._tokens.check_use(token)
-        except NotIssued as error:
-            raise NotIssued(error.reason, error.why, shown=f"{error}{self._tokens.joined_with(token)}") from error
 
     def _check_name_is_free(self, node: str, token: Token) -> None:
         if not token.replace and self.has_node(node):

@@ -118,21 +118,20 @@ class Tokens:
         return found
 
     def check_use(self, token: Token) -> None:
+        """Raise NotIssued if a token may not be used once more. Operators also read who has joined with it."""
         if token.made_at > self._now() + CLOCKS_S:
-            raise NotIssued(RefusedFor.TOKEN, "the hub's clock was set back after this token was made; make a new one")
-        if token.ends_at <= self._now():
-            raise NotIssued(RefusedFor.TOKEN, "this token has ended")
-        if token.used >= token.uses:
-            raise NotIssued(
-                RefusedFor.TOKEN,
+            why = "the hub's clock was set back after this token was made; make a new one"
+        elif token.ends_at <= self._now():
+            why = "this token has ended"
+        elif token.used >= token.uses:
+            why = (
                 f"this token is used up ({token.used} of {token.uses}): make a new one; csi-bridge token list on the "
-                f"hub's host shows who joined with it",
+                f"hub's host shows who joined with it"
             )
-
-    def joined_with(self, token: Token) -> str:
-        """The newest joins with a token, as the end of a sentence for operators; empty without one."""
+        else:
+            return
         joins = ", ".join(f"{it.node} {it.asked}" for it in self._joins()[token.id])
-        return f"; joined with it: {joins}" if joins else ""
+        raise NotIssued(RefusedFor.TOKEN, why, shown=f"{why}; joined with it: {joins}" if joins else why)
 
     def _joins(self) -> defaultdict[str, list[Certificate]]:
         found: defaultdict[str, list[Certificate]] = defaultdict(list)
