@@ -28,12 +28,9 @@ class Inbox:
         self.owed = 0  # the consumed bytes that were not yet given back
 
     def take(self, stream: StreamBooks, left: int, payload: bytes) -> bytes | None:
-        """Take a chunk. Returns the whole message with its last chunk, unless the stream is over.
+        """Take a chunk, after which `left` bytes of its message follow in later ones.
 
-        Args:
-            stream: its stream.
-            left: how many bytes of its message follow in later chunks.
-            payload: its bytes of the message.
+        Returns the whole message with its last chunk, unless the stream is over.
 
         Raises:
             RemoteProtocolError: the chunk is not the next one of its message, or no credit covers it.

@@ -62,12 +62,9 @@ class LinkHandler:
         return link.served(frame, deadline, self.serve, request)
 
     def opened(self, link: "Link", frame: Open, deadline: float | None) -> Receiver:
-        """The peer has opened another stream. Returns its receiver.
+        """The peer has opened another stream, with this id: `frame.stream`. Returns its receiver.
 
-        Args:
-            link: the link.
-            frame: the peer's frame; `frame.stream` is the stream's id.
-            deadline: when the opener's time is up, in the loop's clock, or None.
+        `deadline` is when the opener's time is up, in the loop's clock, or None.
         """
         return link.served(frame, deadline, self.serve)
 
@@ -224,7 +221,6 @@ class Stream(Receiver):
             self.on_released(delivered)
 
     def writable(self) -> None:
-        """Wake the sender that waits for room."""
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 
@@ -263,15 +259,8 @@ class Link(Session):
     ) -> None:
         """A link that has not begun.
 
-        Args:
-            hello: this side's.
-            handler: hears of everything.
-            dialler: whether this side has dialled.
-            limits: this side's.
-            writer: the way out.
-            began: the time in the loop's clock from which on the peer's hello may take its time; None: now.
-            peer_identity: who the peer is, as far as the transport knows.
-            on_hello: called in place of `handler.greeted`, which it may call.
+        `peer_identity` is the peer as the transport knows it. `on_hello` is called in place of `handler.greeted`, which
+        it may call.
         """
         self.loop = asyncio.get_running_loop()
         self.greeted = False
@@ -410,11 +399,9 @@ class Link(Session):
         self._handler.draining(self, message)
 
     def on_fault(self, error: Exception) -> None:
-        """Log a fault of the handler or of a receiver. The session ends."""
         log.error("a link ends, because its handler failed", exc_info=error)
 
     def on_closed(self, reason: str, message: str) -> None:
-        """Tell the handler and all who wait for the end. It is the session's last call."""
         waiting, self._closed = self._closed, (reason, message)
         if isinstance(waiting, asyncio.Future) and not waiting.done():
             waiting.set_result(self._closed)

@@ -32,8 +32,7 @@ from common.transport import WebSocket
 
 log = logging.getLogger("csi_bridge.listener")
 
-_BACKLOG = 4_096
-"""Connections that the kernel queues while the hub is busy: after a restart all agents dial within seconds."""
+_BACKLOG = 4_096  # connections that the kernel queues: after a hub's restart all agents dial within seconds
 
 MOST_HANDSHAKES: Final = 2_048
 """More than a hub finishes in two seconds. With a ClientHello from each they take 125 MB. With more, a fleet that dials
@@ -42,11 +41,9 @@ at once would wait longer in the hub, and no agent would be served sooner; agent
 MOST_LINKS_OF_ONE: Final = 64
 """A proxy driver may run several times. With a stolen key, nobody fills the hub's `max_connections` alone."""
 
-_SHARE: Final = 0.1
-"""The part of its time after which a handshake of an address may be ended for a newer one, if there are too many."""
+_SHARE: Final = 0.1  # the part of its time after which one of too many handshakes may be ended for a newer one
 
-_TRIM_AFTER: Final = 256
-"""Handshakes at one time, after whose end the listener gives memory back: they have taken 15 MB."""
+_TRIM_AFTER: Final = 256  # handshakes at one time, after whose end memory is given back: they have taken 15 MB
 
 _TRIM_DELAY_S: Final = 1.0  # When it does so. It takes up to 0.1 s after thousands of handshakes.
 
@@ -102,7 +99,7 @@ class Listener:
 
         Args:
             sock: TCP or UNIX.
-            hello: the acceptor's answer to each hello.
+            hello: the answer to each hello.
             handler: decides on each hello and serves the streams.
             limits: of each session.
             tls: returns the current server context; None for no TLS.

@@ -170,15 +170,9 @@ class Session:
         writer: Writer,
         began: float | None = None,
     ) -> None:
-        """A session that has not begun.
+        """A session that has not begun. The limits complete the hello.
 
-        Args:
-            hello: this side's; the limits complete it.
-            dialler: whether this side has dialled.
-            limits: this side's.
-            clock: this side's time, in seconds.
-            writer: the way out.
-            began: from when on the peer's hello may take its time; None: now.
+        The peer's hello may take its time from `began` on; None: from now on.
         """
         now = clock() if began is None else began
         self.hello = replace(
@@ -257,11 +251,7 @@ class Session:
     def accept(self, epoch: int, mark: str = "") -> None:
         """Answer the dialler's hello with this side's hello: the session is open.
 
-        An acceptor that has accepted with epoch 0 does so again when it begins to lead.
-
-        Args:
-            epoch: this side's `Hello.epoch`.
-            mark: the `Hello.mark` for this peer.
+        An acceptor that has accepted with epoch 0 does so again when it begins to lead. `mark` is for this peer.
         """
         if self._dialler or self.state not in {State.DECIDING, State.OPEN}:
             raise LocalProtocolError(f"accept() in state {self.state.name}")
@@ -574,7 +564,7 @@ class Session:
             self._answer(Pong(number))
 
     def _on_pong(self, number: int) -> None:
-        """Tell the side that pinged. A pong of the keepalive has nothing more to tell: `receive` has noted the time."""
+        # A pong of the keepalive has nothing to tell: `receive` has noted the time.
         awaited = self._awaited_pong
         if awaited is not None and awaited[0] == number:
             self._awaited_pong = None

@@ -42,8 +42,7 @@ _REFUSED_ALERTS = frozenset(
 )  # fmt: skip
 """The TLS alerts with which a peer refuses this side's certificate (RFC 8446, 6.2)."""
 
-_LONGEST_CLIENT_HELLO_BYTES = 16_384
-"""The longest TLS record (RFC 8446, 5.1), and so the longest first piece of a ClientHello."""
+_LONGEST_CLIENT_HELLO_BYTES = 16_384  # the longest TLS record (RFC 8446, 5.1)
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -80,7 +79,6 @@ class RawTcp(asyncio.Protocol):
         self._rest: socket.socket | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
         self.transport = cast("asyncio.Transport", transport)
         if self._on_flight is None:
             self.transport.pause_reading()
@@ -88,7 +86,6 @@ class RawTcp(asyncio.Protocol):
             self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
-        """Keep bytes that came before TLS was in place."""
         self._early += data
         if self._on_flight is None:
             self.transport.pause_reading()
@@ -98,7 +95,6 @@ class RawTcp(asyncio.Protocol):
             on_flight(self)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """The connection ended before TLS."""
         if self._on_lost is not None:
             self._on_lost(self)
 

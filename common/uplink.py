@@ -138,7 +138,6 @@ class HubAddress(LinkHandler):
         return link
 
     async def _hear(self, longest_s: float | None) -> bool:
-        """Wait for news. Returns False if the time is over."""
         self._news.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
@@ -249,7 +248,7 @@ class Uplink:
         """An uplink that has not dialled yet.
 
         Args:
-            endpoints: the hubs' addresses.
+            endpoints: the hubs'.
             hello: gives the hello of each dial.
             handler: serves the active link. It hears `greeted` again when the hub of that link has a new epoch or mark.
             limits: of each session.
@@ -328,7 +327,7 @@ class Uplink:
     # ---- for the addresses -------------------------------------------------------------------------------------------
 
     async def dial(self, address: HubAddress, *, failures: int) -> tuple[Link, bytes]:
-        """Make a link to an address. Returns it, and the certificate that it has."""
+        """Returns a link to the address, and the certificate that it has."""
         if self._before_dial is not None:
             await self._before_dial(failures)
         context, certificate = (self._tls.context(), self._tls.certificate) if self._tls is not None else (None, b"")
@@ -339,7 +338,6 @@ class Uplink:
         return link, certificate
 
     def has_heard(self, link: Link) -> bool:
-        """Whether the handler has heard of a link, which is the active one or a former one."""
         return link in self._heard
 
     def can_spare(self, reason: str) -> bool:

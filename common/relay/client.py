@@ -66,7 +66,6 @@ class Channel:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection is up."""
         return self._connection is not None and self._connection.usable
 
     def call(

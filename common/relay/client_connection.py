@@ -176,7 +176,6 @@ class ClientConnection(Connection[ClientCall]):
             self.shut()
 
     def _unproved(self) -> None:
-        """Doubt each status whose PING was not answered."""
         doubts, self._doubts, self._pinged = self._pinged + self._doubts, [], []
         self._end(doubts, lives=False)
 

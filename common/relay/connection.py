@@ -280,11 +280,9 @@ class Connection(asyncio.Protocol, Generic[Call]):
                 self._flush_late = self._loop.call_later(PATIENCE_S, self._flush_waited)
 
     def pause_writing(self) -> None:
-        """The socket is full: make no more DATA."""
         self.paused = True
 
     def resume_writing(self) -> None:
-        """The socket has room again."""
         self.paused = False
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
@@ -292,7 +290,6 @@ class Connection(asyncio.Protocol, Generic[Call]):
             self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell every waiting sender, then the subclass."""
         self.transport = None
         for stream_id in list(self.outgoing):
             self.drop_outgoing(stream_id)
@@ -415,7 +412,6 @@ class Connection(asyncio.Protocol, Generic[Call]):
 
     @property
     def open(self) -> bool:
-        """Whether the connection takes bytes."""
         return self.transport is not None and not self.transport.is_closing()
 
     def _goaway(self, code: int) -> None:

@@ -71,7 +71,6 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """A SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", key, value) for key, value in values.items()))
 
 
@@ -79,17 +78,14 @@ SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """A WINDOW_UPDATE frame."""
     return frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big"))
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
-    """A RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 
 def goaway(last_stream_id: int, code: int) -> bytes:
-    """A GOAWAY frame."""
     return frame(GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code))
 
 

@@ -101,10 +101,8 @@ class ServerCall(Stream):
     def put(self, message: bytes, taken: Taken = _ignored) -> None:
         """Send one message of the answer, at the end of the loop's turn. The first one is sent after the headers.
 
-        Args:
-            message: the message.
-            taken: called once, perhaps now: with True when the caller's socket has taken the message, or with False
-                when the caller has left first.
+        `taken` is called once, perhaps now: with True when the caller's socket has taken the message, or with False
+        when the caller has left first.
         """
         if self.finished or self.gone:
             taken(False)  # noqa: FBT003
@@ -134,10 +132,8 @@ class ServerCall(Stream):
     def finish(self, status: Status, taken: Taken = _ignored) -> None:
         """End the call with a status. Only the first end counts.
 
-        Args:
-            status: the status.
-            taken: called once, perhaps now: with True when the caller's socket has taken every message and the status,
-                else with False.
+        `taken` is called once, perhaps now: with True when the caller's socket has taken every message and the status,
+        else with False.
         """
         if self.finished:
             taken(False)  # noqa: FBT003
