@@ -464,3 +464,15 @@ def test_every_packaged_folder_is_in_the_images() -> None:
     for image in ("cloud", "edge"):
         text = (DEPLOY / f"images/{image}.Dockerfile").read_text()
         assert [name for name in packages if f"COPY {name} {name}\n" not in text] == []
+
+
+def test_the_images_install_each_dependency_in_the_version_of_the_tests() -> None:
+    def plain(name: str) -> str:
+        return re.sub("[-_.]+", "-", name).lower()
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["cloud"], *extras["edge"], *extras["demo"], *extras["dev"]]
+    names = {plain(re.split("[^A-Za-z0-9._-]", it)[0]) for it in wanted} - {project["name"]}
+    pinned = {plain(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert names - pinned == set()
