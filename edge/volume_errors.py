@@ -9,6 +9,9 @@
 Source: kubernetes pkg/volume/util/types and pkg/volume/csi/csi_client.go; docs/csi-contract.md#errors-of-node-calls.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from common.errors import BridgeError
 from common.status import Code
 
@@ -45,3 +48,12 @@ class Unended(Uncertain):
 
 class Refused(VolumeError):
     """The driver answered with a final code."""
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Make an OSError Uncertain: the agent cannot do `what`."""
+    try:
+        yield
+    except OSError as error:
+        raise Uncertain(f"cannot {what}: {error.strerror or error}") from error

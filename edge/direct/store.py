@@ -20,13 +20,13 @@ import base64
 import binascii
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from common.files import opened
 from edge.direct.mount_info import MountInfo, MountInfoBroken, device_of
-from edge.volume_errors import Uncertain
+from edge.volume_errors import Uncertain, told
 
 KATA_ROOT = "kata-containers/shared/direct-volumes"
 """The directory below /run that both runtimes read. It is compiled into them."""
@@ -72,7 +72,7 @@ class DirectVolumeStore:
         """
         check_volume_path(volume_path)
         content = info.encode()
-        with _told(f"write the mount info of {volume_path} below {self.root}"):
+        with told(f"write the mount info of {volume_path} below {self.root}"):
             with suppress(MountInfoBroken):  # too large to be read: it is replaced
                 if self._read(volume_path) == content:
                     return
@@ -86,7 +86,7 @@ class DirectVolumeStore:
 
     def device(self, volume_path: str) -> str | None:
         """Return the device of a volume's mount info; None without one."""
-        with _told(f"read the mount info of {volume_path} below {self.root}"):
+        with told(f"read the mount info of {volume_path} below {self.root}"):
             try:
                 raw = self._read(volume_path)
                 return None if raw is None else device_of(raw)
@@ -95,7 +95,7 @@ class DirectVolumeStore:
 
     def remove(self, volume_path: str) -> bool:
         place = self._dir(volume_path)
-        with _told(f"remove the direct volume {volume_path} below {self.root}"):
+        with told(f"remove the direct volume {volume_path} below {self.root}"):
             try:
                 names = os.listdir(place)  # noqa: PTH208  # only the names
             except FileNotFoundError:
@@ -110,7 +110,7 @@ class DirectVolumeStore:
 
         runtime-rs writes no ids (Kata 4.1.0), so an empty list does not mean that the volume is unused.
         """
-        with _told(f"read the sandboxes of {volume_path} below {self.root}"):
+        with told(f"read the sandboxes of {volume_path} below {self.root}"):
             try:
                 names = os.listdir(self._dir(volume_path))  # noqa: PTH208  # only the names
             except FileNotFoundError:
@@ -119,7 +119,7 @@ class DirectVolumeStore:
 
     def volume_paths(self) -> list[str]:
         """Return the paths of all volumes that have a directory, sorted. Other entries are skipped."""
-        with _told(f"read {self.root}"):
+        with told(f"read {self.root}"):
             try:
                 names = os.listdir(self.root)  # noqa: PTH208  # only the names
             except FileNotFoundError:
@@ -128,7 +128,7 @@ class DirectVolumeStore:
 
     def sweep(self) -> None:
         """Remove what a process left when it was killed amid a change. Call it once, when the agent starts."""
-        with _told(f"clean {self.root}"):
+        with told(f"clean {self.root}"):
             for left in self.root.glob(f"{_NEW}*"):
                 left.unlink()
 
@@ -170,11 +170,3 @@ def _path_of(key: str) -> str:
     except (binascii.Error, ValueError):
         return ""
     return path if path.startswith("/") and key_of(path) == key else ""
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Uncertain(f"cannot {what}: {error.strerror or error}") from error

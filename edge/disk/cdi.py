@@ -23,7 +23,7 @@ Source: CDI's specification and its specs-go/version.go.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from edge.disk.found_volumes import Published
 from edge.disk.layout import Layout
 from edge.disk.own_thread import in_own_thread
 from edge.runtimes import DIRECT
-from edge.volume_errors import Uncertain
+from edge.volume_errors import told
 from edge.volumes import ContainerUse, PodVolume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
@@ -71,14 +71,17 @@ class CdiFiles:
         """Write the file of a pod's volume, if CDI can say how it is used. Raises Uncertain; the old file stays."""
         if self._root is not None and want.uses:
             path = self._path(self._root, want.pod.uid, want.volume.name)
-            await _apart(f"write {path}", lambda: _write(path, json.dumps(self._content(want)).encode()))
+            content = json.dumps(self._content(want)).encode()
+            with told(f"write {path}"):
+                await in_own_thread(lambda: _write(path, content), name="CDI file")
             reach("publish.after-cdi")
 
     async def remove(self, published: Published) -> None:
         """Remove the file of a pod's volume, if there is one. Raises Uncertain if it cannot be removed."""
         if self._root is not None and published.block:
             path = self._path(self._root, published.pod_uid, published.name)
-            await _apart(f"remove {path}", lambda: path.unlink(missing_ok=True))
+            with told(f"remove {path}"):
+                await in_own_thread(lambda: path.unlink(missing_ok=True), name="CDI file")
             reach("unpublish.after-cdi")
 
     def has(self, published: Published) -> bool:
@@ -90,7 +93,8 @@ class CdiFiles:
         """Remove all files of this agent but those of some volumes, when the agent starts. Raises Uncertain."""
         if (root := self._root) is not None:
             paths = frozenset(self._path(root, one.pod_uid, one.name) for one in kept)
-            await _apart(f"clean {root}", lambda: _sweep(root, paths))
+            with told(f"clean {root}"):
+                await in_own_thread(lambda: _sweep(root, paths), name="CDI files")
 
     def _content(self, want: PodVolume) -> dict[str, Any]:
         return {
@@ -141,10 +145,3 @@ def _sweep(root: Path, kept: frozenset[Path]) -> None:
         if path not in kept and path.name.endswith((".json", f".json{NEW}")):
             log.warning("CDI file %s is removed: no pod's volume accounts for it", path)
             path.unlink(missing_ok=True)
-
-
-async def _apart(what: str, work: Callable[[], None]) -> None:
-    try:
-        await in_own_thread(work, name="CDI file")
-    except OSError as error:
-        raise Uncertain(f"cannot {what}: {error.strerror or error}") from error

@@ -27,7 +27,7 @@ from edge.manager.rows import VolumeRows
 from edge.manager.states import BY_DRIVER, Handover, Publication
 from edge.manager.steps import Step
 from edge.volume_errors import Refused, Uncertain, VolumeError
-from edge.volumes import Deferral, PodVolume, VolumeKey
+from edge.volumes import Deferral, PodVolume
 
 if TYPE_CHECKING:
     from edge.direct.file_systems import Content
@@ -39,8 +39,8 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 class VolumeDeferral:
     """Hands one volume over to runtimes."""
 
-    def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows) -> None:
-        self._key, self._host, self._rows = key, host, rows
+    def __init__(self, host: VolumeHost, rows: VolumeRows) -> None:
+        self._key, self._host, self._rows = rows.key, host, rows
 
     @property
     def _direct(self) -> "DirectVolumes":

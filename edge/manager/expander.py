@@ -22,7 +22,7 @@ from edge.manager.steps import Step
 from edge.node_requests import Has
 from edge.tries import KUBELET
 from edge.volume_errors import Refused, Uncertain
-from edge.volumes import PodVolume, Volume, VolumeKey
+from edge.volumes import PodVolume, Volume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -30,8 +30,8 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 class VolumeExpander:
     """Expands one volume."""
 
-    def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows) -> None:
-        self._key, self._host, self._rows = key, host, rows
+    def __init__(self, host: VolumeHost, rows: VolumeRows) -> None:
+        self._key, self._host, self._rows = rows.key, host, rows
         self.forget()
 
     def forget(self) -> None:

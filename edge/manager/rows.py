@@ -21,7 +21,7 @@ class VolumeRows:
     """The rows of one volume: of its staging, and of each pod's mount."""
 
     def __init__(self, key: VolumeKey, states: VolumeStates, places: Places) -> None:
-        self._key, self._states, self._places = key, states, places
+        self.key, self._states, self._places = key, states, places
         self.device: Device | None = None
         self.publications: dict[Target, Publication] = {}
         # The rows that are not on disk yet, and whether each is to be removed there.
@@ -38,7 +38,7 @@ class VolumeRows:
 
     def add(self, row: Row) -> None:
         self._leave(self._known(row))
-        self._places.take(_place_of(row), self._key)
+        self._places.take(_place_of(row), self.key)
         if isinstance(row, Device):
             self.device = row
         else:
@@ -56,14 +56,14 @@ class VolumeRows:
 
     def _leave(self, row: Row | None) -> None:
         if row is not None:
-            self._places.leave(_place_of(row), self._key)
+            self._places.leave(_place_of(row), self.key)
 
     async def intend(self, step: str, intent: Row) -> None:
         """Write the row of a step that the agent is about to try. Raises NotReady if it cannot; memory is unchanged."""
         target = target_of(intent)
         before = self._known(intent)
         if before is not None and before.state is State.UNCERTAIN and before.arguments not in {"", intent.arguments}:
-            log.info("volume %s: %s is tried again with other arguments", self._key, step)
+            log.info("volume %s: %s is tried again with other arguments", self.key, step)
         if self._intended.get(target) == intent:
             return  # a repetition: the row is on disk
         reach(f"{step}.before-intent")
@@ -91,7 +91,7 @@ class VolumeRows:
         try:
             await self.record(target)
         except NotReady as error:
-            log.warning("volume %s: the result is not on the disk yet: %s", self._key, error.why)
+            log.warning("volume %s: the result is not on the disk yet: %s", self.key, error.why)
 
     async def record(self, target: Target) -> None:
         """Write an unwritten row. Raises NotReady if the row could not be written."""

@@ -18,7 +18,7 @@ from edge.manager.places import Target, staging_place, target_for
 from edge.manager.rows import VolumeRows
 from edge.manager.states import Device, Publication, State
 from edge.node_requests import Has
-from edge.volumes import PodVolume, Volume, VolumeKey
+from edge.volumes import PodVolume, Volume
 
 _ASKED = "asked "
 _NOT_ASKED = "not asked"
@@ -31,8 +31,8 @@ Volumes that only the disk showed have no `arguments`.
 class VolumeStaging:
     """The staging of one volume."""
 
-    def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows) -> None:
-        self._key, self._host, self._rows = key, host, rows
+    def __init__(self, host: VolumeHost, rows: VolumeRows) -> None:
+        self._key, self._host, self._rows = rows.key, host, rows
 
     @property
     def is_asked_for(self) -> bool:

@@ -68,11 +68,11 @@ class VolumeTask:
         self.doing: tuple[Step, Target] | None = None  # the step under way, and its target
         self.running = False
         self._woken = asyncio.Event()
-        self.use = VolumeUse(key, host, self.rows, confirmed=self.retry)
-        self._staging = VolumeStaging(key, host, self.rows)
-        self._deferral = VolumeDeferral(key, host, self.rows)
-        self._expander = VolumeExpander(key, host, self.rows)
-        self.upkeep = VolumeUpkeep(key, host, self.rows, self._woken)
+        self.use = VolumeUse(host, self.rows, confirmed=self.retry)
+        self._staging = VolumeStaging(host, self.rows)
+        self._deferral = VolumeDeferral(host, self.rows)
+        self._expander = VolumeExpander(host, self.rows)
+        self.upkeep = VolumeUpkeep(host, self.rows, self._woken)
         self._closing = False
         self._tries: dict[tuple[Step, Target], Tries] = {}
         self._troubles: dict[Target, _Trouble] = {}

@@ -18,7 +18,7 @@ from edge.manager.rows import VolumeRows
 from edge.manager.states import Publication
 from edge.manager.steps import Candidate, Step, tell_pods
 from edge.volume_errors import NotReady, VolumeError
-from edge.volumes import PodVolume, VolumeKey
+from edge.volumes import PodVolume
 
 if TYPE_CHECKING:
     from common.metrics import VolumeStats
@@ -39,10 +39,10 @@ READING_LIMIT_S = 120.0
 class VolumeUpkeep:
     """The regular work for one volume."""
 
-    def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows, woken: asyncio.Event) -> None:
+    def __init__(self, host: VolumeHost, rows: VolumeRows, woken: asyncio.Event) -> None:
         # The usage and health of the last reading, by target; nothing if it failed. A thread may read them.
         self.stats: dict[Target, VolumeStats] = {}
-        self._key, self._host, self._rows, self._woken = key, host, rows, woken
+        self._key, self._host, self._rows, self._woken = rows.key, host, rows, woken
         self._due: dict[tuple[Step, Target], float] = {}
         self._abnormal: set[Target] = set()
         """The targets whose last known health is bad."""

@@ -15,7 +15,7 @@ from edge.manager.host import VolumeHost
 from edge.manager.rows import VolumeRows
 from edge.stores.fact_store import FactRefused
 from edge.volume_errors import NotReady
-from edge.volumes import PodVolume, VolumeKey
+from edge.volumes import PodVolume
 
 _ASK_AGAIN_S = 10.0
 """The wait before the hub is asked again for a volume that another node has."""
@@ -26,9 +26,9 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 class VolumeUse:
     """The listing of one volume in `volumesInUse`."""
 
-    def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows, confirmed: Callable[[], None]) -> None:
+    def __init__(self, host: VolumeHost, rows: VolumeRows, confirmed: Callable[[], None]) -> None:
         """Begin without a pod. `confirmed` is called when the hub's confirmation arrives after `check` has raised."""
-        self._key, self._host, self._rows, self._confirmed = key, host, rows, confirmed
+        self._key, self._host, self._rows, self._confirmed = rows.key, host, rows, confirmed
         self._is_needed = self._is_sole = False
         self._was_needed = False
         """Whether any pod has needed it since it was last unstaged."""
