@@ -43,7 +43,7 @@ from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
 from edge.node_requests import Has, Tokens
 from edge.registry.drivers_store import NodeDriver
-from edge.volume_errors import NON_FINAL, UNENDED, NotReady, Refused, Uncertain, Unended, VolumeError
+from edge.volume_errors import NON_FINAL, UNENDED, NotReady, Refused, Uncertain, Unended, VolumeError, words
 from edge.volumes import PodVolume, Volume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
@@ -184,7 +184,7 @@ class VolumePlugin:
             )
         except OSError as error:
             raise Uncertain(
-                f"the files of {target} could not be given to the pod's fsGroup {pod.fs_group}: {_words(error)}"
+                f"the files of {target} could not be given to the pod's fsGroup {pod.fs_group}: {words(error)}"
             ) from error
         reach("publish.after-ownership")
 
@@ -371,14 +371,14 @@ async def _locally(blame: type[VolumeError], work: Callable[P, T], *args: P.args
     try:
         return await asyncio.to_thread(work, *args, **kwargs)
     except OSError as error:
-        raise blame(_words(error)) from error
+        raise blame(words(error)) from error
 
 
 async def _tidied(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     try:
         await asyncio.to_thread(work, *args, **kwargs)
     except OSError as error:
-        log.warning("a file or directory of the volume could not be removed: %s", _words(error))
+        log.warning("a file or directory of the volume could not be removed: %s", words(error))
 
 
 def _understood(driver: NodeDriver, method: str, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -386,10 +386,6 @@ def _understood(driver: NodeDriver, method: str, read: Callable[P, T], *args: P.
         return read(*args, **kwargs)
     except ValueError as error:
         raise Uncertain(f"driver {driver.name} answered {method} with OK, but {error}") from error
-
-
-def _words(error: OSError) -> str:
-    return error.strerror or str(error)
 
 
 def _told(message: str, hidden: Iterable[str]) -> str:

@@ -50,10 +50,14 @@ class Refused(VolumeError):
     """The driver answered with a final code."""
 
 
+def words(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
 @contextmanager
 def told(what: str) -> Iterator[None]:
     """Make an OSError Uncertain: the agent cannot do `what`."""
     try:
         yield
     except OSError as error:
-        raise Uncertain(f"cannot {what}: {error.strerror or error}") from error
+        raise Uncertain(f"cannot {what}: {words(error)}") from error

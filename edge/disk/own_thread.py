@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from edge.volume_errors import VolumeError
+from edge.volume_errors import VolumeError, words
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,7 +22,7 @@ async def apart(blame: type[VolumeError], work: Callable[P, T], *args: P.args, *
     try:
         return await in_own_thread(partial(work, *args, **kwargs), name="volume")
     except OSError as error:
-        raise blame(error.strerror or str(error)) from error
+        raise blame(words(error)) from error
 
 
 def in_own_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:

@@ -23,7 +23,7 @@ from edge.disk.loop_devices import loops_on
 from edge.disk.mounts import read_table
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_data import VolumeData, VolumeDataUnknown
-from edge.volume_errors import NotReady, Uncertain
+from edge.volume_errors import NotReady, Uncertain, words
 from edge.volumes import PodVolume, Volume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
@@ -169,7 +169,7 @@ class VolumeDirs:
             if not staged.block:
                 raise
             # Files that a driver leaves in its staging directory do not prevent the next use of the volume.
-            log.warning("a file or directory of %s could not be removed: %s", staged.key, _words(error))
+            log.warning("a file or directory of %s could not be removed: %s", staged.key, words(error))
 
     def tidy_staging(self, staged: Staged, step: str) -> None:
         if staged.block:
@@ -212,7 +212,7 @@ class VolumeDirs:
             self._require_idle(what, places)
             self._remove_leftovers(what, places)
         except OSError as error:
-            why = _words(error)
+            why = words(error)
             if isinstance(what, Published) or self._kept.get(what.path) != why:
                 log.warning("%s is left as it is: %s", places[0], why)
             if isinstance(what, Unreadable):
@@ -262,7 +262,7 @@ class VolumeDirs:
             for folder in (kind / PLUGIN, kind, pod):
                 self._root.remove_dir(folder)
         except OSError as error:
-            log.debug("the directories of pod %s stay: %s", uid, _words(error))
+            log.debug("the directories of pod %s stay: %s", uid, words(error))
 
     # ---------------------------------------------------------------- parts of several
 
@@ -308,8 +308,4 @@ def _quietly(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        log.warning("%s stays: %s", place, _words(error))
-
-
-def _words(error: OSError) -> str:
-    return error.strerror or str(error)
+        log.warning("%s stays: %s", place, words(error))
