@@ -59,8 +59,8 @@ class AnswerReader:
         self._body += part
 
     def on_message_complete(self) -> None:
-        self._begun = False
         status = self._parser.get_status_code()
         if status >= 200:  # the real answer follows an interim one
+            self._begun = False
             self._answers.append(Answer(status, bytes(self._body), self._parser.should_keep_alive()))
             self._body.clear()

@@ -50,6 +50,7 @@ def test_an_answer_without_content_ends_with_its_head() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
         WITH_LENGTH + b"H",
+        WITH_LENGTH + b"HTTP/1.1 103 Early Hints\r\n\r\n",
         b"x" * 70_000,
     ],
 )
