@@ -68,10 +68,11 @@ class _Accepted:
     def cut(self, why: str) -> None:
         if self.websocket is not None:
             self.websocket.abort(why)
-        elif self.task is not None:
+            return
+        if self.task is not None:
             self.task.cancel()
-        elif self.raw is not None:
-            self.raw.transport.abort()
+        if self.raw is not None:
+            self.raw.transport.abort()  # a task that is cancelled before its first step leaves it open
 
 
 class Listener:
