@@ -262,7 +262,8 @@ class VolumePlugin:
             volume, path, str(staging), driver.capabilities, required_bytes=required_bytes, secrets=secrets
         )
         hidden = node_requests.sensitive(volume, secrets)
-        await self._call(driver, "expand", request, hidden, may_begin=may_go_on)
+        answer = await self._call(driver, "expand", request, hidden, may_begin=may_go_on)
+        _understood(driver, "NodeExpandVolume", node_requests.check_expanded, answer)
 
     async def stats(self, published: Published) -> VolumeStats | None:
         """Return usage and health, as far as the driver has the capabilities; None without any of them."""

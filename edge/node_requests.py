@@ -122,6 +122,11 @@ def expand(
     )
 
 
+def check_expanded(answer: bytes) -> None:
+    """Raise ValueError if a driver's answer to NodeExpandVolume does not parse. Nobody reads the size in it."""
+    _decoded(pb.NodeExpandVolumeResponse, answer)
+
+
 def read_stats(answer: bytes, capabilities: AbstractSet[int]) -> VolumeStats | None:
     """Return the driver's answer; None if it is empty."""
     # A driver with VOLUME_CONDITION tells the condition in field 2, which CSI 1.13 no longer has. Without that field,

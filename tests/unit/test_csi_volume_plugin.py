@@ -224,6 +224,15 @@ async def test_an_unreadable_vol_data_keeps_nothing_from_being_unstaged(
     assert driver.methods[-1] == "Unstage"
 
 
+async def test_an_expansion_whose_answer_does_not_parse_is_not_taken_as_done(
+    plugin: VolumePlugin, driver: ScriptedDriver
+) -> None:
+    driver.responses["NodeExpandVolume"] = b"\xff"
+    error = await failed(plugin.expand(VOLUME, "u1", required_bytes=100, secrets={}))
+    assert isinstance(error, Uncertain)
+    assert "answered NodeExpandVolume with OK, but" in str(error)
+
+
 async def test_an_expansion_names_the_pods_mount_and_the_staging(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
     await plugin.expand(VOLUME, "u1", required_bytes=100, secrets={})
     request = driver.last("NodeExpandVolume")
