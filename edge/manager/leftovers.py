@@ -17,7 +17,6 @@ from dataclasses import replace
 
 from edge.disk.found_volumes import Published, Staged, Unreadable, published_for, staged_for
 from edge.manager.host import VolumeHost
-from edge.manager.shared_look import SharedLook
 from edge.manager.states import Publication, Row
 from edge.manager.task import VolumeTask
 from edge.volume_errors import VolumeError
@@ -33,8 +32,7 @@ class Leftovers:
         """`tasks` are those of the known volumes, by now."""
         self._host, self._plugin, self._tasks = host, host.plugin, tasks
         self._all: list[Unreadable] = []
-        # Forgets directories that are gone, and removes those that may go.
-        self.look = SharedLook(self._look)
+        self._looking = self._due = False
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -51,14 +49,22 @@ class Leftovers:
         for one in self._all:
             log.warning("%s is left from an earlier run, and its state is unknown: %s", one.path, one.reason)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Forget directories that are gone, and remove those that may go. A call meanwhile repeats it."""
+        self._due = True
+        if self._looking:  # nobody waits: a look at a disk that hangs may last for hours
+            return
+        self._looking = True
         try:
-            if self._all:
-                await self._clean()
+            while self._due and self._all:
+                self._due = False
+                await self._look()
         except VolumeError as error:
             log.warning("directories left from an earlier run cannot be cleaned up now: %s", error.why)
+        finally:
+            self._looking = False
 
-    async def _clean(self) -> None:
+    async def _look(self) -> None:
         there = {one.path: one for one in (await self._plugin.scan()).unreadable}
         self._all = [
             there.get(one.path, one) for one in self._all if not there.keys().isdisjoint((one.path, *one.path.parents))
