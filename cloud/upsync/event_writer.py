@@ -30,9 +30,8 @@ _TELLER: Final = "csi-bridge-edge"  # the reporting component of all events of n
 _SAME: Final = ("reason", "message", "type", "reportingComponent", "reportingInstance")
 _ENDING: Final = "being terminated"  # the API server's words for a namespace that takes no new object
 
-MOST_CHARS: Final = (
-    1024  # of the message of an Event, or of a condition (kubernetes pkg/apis/core/validation/events.go)
-)
+# Of the message of an Event, or of a condition (kubernetes pkg/apis/core/validation/events.go).
+MOST_CHARS: Final = 1_024
 _NAMESPACE: Final = "default"  # of the Events of objects that belong to no namespace (the same file)
 
 
