@@ -56,6 +56,7 @@ _DELAY = "350us"
 _IDLE_S = 3.0
 _PAUSE = "10ms"
 _SYNCS = 30
+_PAUSE_S = 0.002  # before each of them, as about a create has before its own: an idle disk takes up to thrice as long
 _PAGE_BYTES = 4_096
 
 _SPLIT = Form.SPLIT.value
@@ -239,6 +240,7 @@ def _sync_ms(directory: Path) -> float:
     took_ms = []
     with (directory / "synced").open("wb", buffering=0) as file:
         for _ in range(_SYNCS):
+            time.sleep(_PAUSE_S)
             began = time.perf_counter()
             file.write(bytes(_PAGE_BYTES))
             os.fdatasync(file.fileno())
