@@ -4,6 +4,7 @@ from functools import partial
 
 from cloud.abandon.abandonment import Abandonment
 from cloud.absences import Absences
+from cloud.admission import Role
 from cloud.call import Calls
 from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
@@ -14,15 +15,17 @@ from cloud.mount_guard import MountGuard
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
 from cloud.peer_ends import show_first_ends
-from cloud.placement.affinity import Affinity
 from cloud.placement.claims import Claims
+from cloud.placement.fleet import Fleets
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.records.records import Records
 from cloud.report_streams import ReportStreams
+from cloud.stream_turns import in_turns
 from cloud.sync_part import SyncPart
 from cloud.trust.credentials import Credentials
 from cloud.uds_hub import Hub
+from common.messages import Kind
 from common.metrics import Metrics
 from common.operator_orders import Abandon, Audit, Fence, OwnStorage, Unfence
 
@@ -46,20 +49,18 @@ class HubParts:
             records, metrics, tls_ca=settings.tls_ca, require_rights=settings.require_rights
         )
         self.placement = Placement(
-            nodes,
+            Fleets(nodes, Offers(records, metrics)),
             Claims(records),
-            offers=Offers(records, metrics),
-            metrics=metrics,
+            sync.source,
+            settings,
+            metrics,
             loss=partial(getattr, incarnation, "loss"),
-            affinity=Affinity(sync.source) if sync.source is not None else None,
-            most_open=settings.max_open_creates,
-            rules=settings.election_rules,
-            labels=sync.node_labels,
         )
         self.reports = ReportStreams(nodes, self.placement, metrics)
         nodes.subscribe(lambda driver, _node: self.placement.changed(driver))
         self.placement.elections.changed = self.reports.changed
         self.placement.elections.announce = sync.elected
+        incarnation.settled = self.reports.look_again
 
         absences = Absences(nodes, sync.mounts)
         self.fences = Fences(
@@ -73,9 +74,7 @@ class HubParts:
         self.guard = MountGuard(nodes, sync.mounts, absences, self.fences)
         self.calls = NodeCalls(knows=nodes.knows)
         metrics.oldest_calls = self.calls.slow
-        self.orders = Orders(
-            nodes, self.placement, self.reports, sync.sync, trust, calls=self.calls, incarnation=incarnation
-        )
+        self.orders = Orders(nodes, self.placement, sync.sync, trust, calls=self.calls, incarnation=incarnation)
         leaks = LeakAudit(nodes, self.placement, sync, grace_s=settings.audit_grace_s)
         abandonment = Abandonment(nodes, self.placement, trust.denials, sync)
         self.orders.add(OwnStorage, abandonment.own_storage)
@@ -84,17 +83,14 @@ class HubParts:
         self.orders.add(Fence, self.fences.fence)
         self.orders.add(Unfence, self.fences.unfence)
 
-        self.hub = Hub(
-            nodes,
-            Calls(nodes, self.placement, self.calls, metrics, self.guard.check),
-            self.reports,
-            self.orders,
-            sync.sync,
-            still_leads=records.still_leads,
-            incarnation=incarnation,
-            credentials=trust,
-            metrics=metrics,
-            insecure=settings.tls_cert is None,
-        )
-        trust.denials.on_change = self.hub.end_unfit
-        show_first_ends(metrics, self.hub.peer_terms)
+        calls = Calls(nodes, self.placement, self.calls, metrics, self.guard.check)
+        self.hub = hub = Hub(calls, records, incarnation, trust, metrics, insecure=settings.tls_cert is None)
+        streams = sync.sync
+        hub.add(Role.DRIVER, Kind.WATCH, self.reports.serve_watch)
+        hub.add(Role.OPERATOR, Kind.ORDER, self.orders.serve_order)
+        hub.add(Role.EDGE, Kind.REPORT, in_turns(self.reports.serve_report))
+        hub.add(Role.EDGE, Kind.SYNC, lambda stream: streams.serve_sync(stream, stream.link.peer.name))
+        hub.add(Role.EDGE, Kind.FACTS, in_turns(lambda stream: streams.serve_facts(stream, stream.link.peer.name)))
+        hub.add(Role.EDGE, Kind.OBSERVE, lambda stream: streams.serve_observe(stream, stream.link.peer.name))
+        trust.denials.on_change = hub.end_unfit
+        show_first_ends(metrics, hub.peer_terms)

@@ -153,7 +153,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack, term: _Term, metr
     opened.push_async_callback(parts.placement.close)
     # No provisioner writes into a directory of manifests.
     cluster = sync.source if leadership is not None else None
-    incarnation.look(cluster, parts.placement.claims, settled=parts.reports.look_again)
+    incarnation.look(cluster, parts.placement.claims)
     return parts
 
 

@@ -68,6 +68,7 @@ class Incarnation:
         self.sign = b""  # the key of marks; empty: they are not signed
         self.epoch = 0  # the number of this hub's leadership, above those of all earlier ones; 0: not counted yet
         self.announce: Callable[[], None] = lambda: None  # called when the epoch has changed
+        self.settled: Callable[[], None] = lambda: None  # called when a loss counts no more
         found = records.take(Kind.MARK, _read)
         self._state = found[0] if found else _State(secrets.token_hex(8), [])
         self._unread, self._heard = "", 0
@@ -119,8 +120,8 @@ class Incarnation:
             log.debug("edge node %s shows a mark that this hub has not signed: %r", node, shown[:100])
         return "" if self.loss else self._mark(state.id, state.epochs[-1])
 
-    def look(self, cluster: Source | None, claims: Claims, *, settled: Callable[[], None]) -> None:
-        """Look for volumes of an earlier hub once the cluster can be read, if the records are new; then `settled`."""
+    def look(self, cluster: Source | None, claims: Claims) -> None:
+        """Look for volumes of an earlier hub once the cluster can be read, if the records are new."""
 
         def read(_refs: frozenset[Ref] = frozenset()) -> None:
             if self._state.checked or not (cluster is None or cluster.is_ready):
@@ -129,7 +130,7 @@ class Incarnation:
             if cluster is not None and (found := _find_earlier(cluster, claims)):
                 self._lose(found)
             self._records.put(_change(self._state))
-            settled()
+            self.settled()
 
         if cluster is not None and not self._state.checked:
             self._unread = _UNREAD
@@ -153,6 +154,7 @@ class Incarnation:
         if rises:
             self._heard, self.epoch = 0, trusted + 1
             self.announce()
+        self.settled()
         return [loss] if loss else []
 
     async def _write(self, **changes: Any) -> None:

@@ -12,7 +12,6 @@ from cloud.edge_nodes import Nodes
 from cloud.incarnation import Incarnation
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
-from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
 from cloud.trust import audit
 from cloud.trust.audit import Event
@@ -42,7 +41,6 @@ class Orders:
         self,
         nodes: Nodes,
         placement: Placement,
-        reports: ReportStreams,
         sync: Sync,
         trust: Credentials,
         *,
@@ -51,7 +49,6 @@ class Orders:
     ) -> None:
         self._nodes = nodes
         self._placement = placement
-        self._reports = reports
         self._sync = sync
         self._trust = trust
         self._calls = calls
@@ -135,5 +132,4 @@ class Orders:
             ) from error
         for line in cleared:
             log.warning("an operator ran csi-bridge trust, and this loss no longer counts: %s", line)
-        self._reports.look_again()
         return Done(said=[f"settled: {line}" for line in cleared] or ["the hub had lost nothing"])

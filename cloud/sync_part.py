@@ -3,7 +3,7 @@
 `manifests_part` makes one from a directory of YAML, `kubernetes_part` from a Kubernetes API server.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +16,6 @@ from cloud.sync.fact_table import FactTable
 from cloud.sync.streams import SyncServer
 from cloud.volume_report import Placed, report, report_placed
 from common.link import Stream
-from common.objects import Ref
 from common.pages.hub import VolumeStatus
 
 
@@ -67,12 +66,3 @@ class SyncPart:
 
     def problems(self) -> list[str]:
         return [text for part in self.parts for text in part.problems()]
-
-    def node_labels(self, node: str) -> Mapping[str, str] | None:
-        """None without a Node; None as a whole: the hub has not read the Nodes yet."""
-        if self.source is None:
-            return {}
-        if not self.source.is_ready:
-            return None
-        body = self.source.body(Ref("Node", "", node))
-        return (body["metadata"].get("labels") or {}) if body is not None else {}

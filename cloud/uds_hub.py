@@ -5,8 +5,8 @@ A link is one connection with a peer. A stream is one call, report, watch or ord
 Rules:
 
 * Peers connect and disconnect in any order. The hub opens no connection to a peer.
-* Each kind of stream has its own module. `Hub._serve` lists the kinds that each role may open, beside calls: these
-  need no task (`call`).
+* Each kind of stream has its own module. `hub_parts` lists the kinds that each role may open, beside calls: these need
+  no task (`call`).
 * A hub that has lost its Lease sends nothing more: a call or an acknowledgement that has waited would come late.
 * A pong renews an agent's lease, from when its ping was sent. Before it, the hub asks who holds its own Lease: its
   clocks may have stood still with its machine. So each lease of an agent ends within its length from the next hub's
@@ -26,15 +26,11 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from cloud.admission import Admitted, Role, admit, certified
 from cloud.call import Call, Calls
-from cloud.edge_nodes import Nodes
 from cloud.incarnation import Incarnation
-from cloud.orders import Orders
 from cloud.peer_ends import PeerTerm
 from cloud.placement.decisions import Mode
+from cloud.records.records import Records
 from cloud.refusals import Refusals
-from cloud.report_streams import ReportStreams
-from cloud.stream_turns import in_turns
-from cloud.sync_part import Sync
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.credentials import Credentials
@@ -67,20 +63,17 @@ class Hub(LinkHandler):
 
     def __init__(
         self,
-        nodes: Nodes,
         calls: Calls,
-        reports: ReportStreams,
-        orders: Orders,
-        sync: Sync,
-        *,
-        still_leads: Callable[[], Awaitable[None]],
+        records: Records,
         incarnation: Incarnation,
         credentials: Credentials,
         metrics: Metrics,
+        *,
         insecure: bool,
     ) -> None:
-        """`still_leads` is that of the records. With `insecure` the hub listens on loopback without TLS."""
-        self._nodes = nodes
+        """It serves calls. `add` what else it serves. With `insecure` it listens on loopback without TLS."""
+        self._nodes = calls.nodes
+        self._records = records
         self._incarnation = incarnation
         incarnation.announce = self._announce
         self._calls = calls
@@ -90,20 +83,12 @@ class Hub(LinkHandler):
         self._insecure = insecure
         self._links: dict[Link, None] = {}  # a dict keeps their order
         self._draining = False
-        self._still_leads = still_leads
         self._pings: dict[Link, int] = {}  # of the agents' leases: the last one on each link, until it is answered
         self._answering: asyncio.Task[None] | None = None
-        # The function that serves a stream, by the peer's role and the stream's kind. Any other pair is refused.
-        self._serve: dict[tuple[Role, int], Callable[[Stream], Awaitable[None]]] = {
-            (Role.DRIVER, Kind.WATCH): reports.serve_watch,
-            (Role.OPERATOR, Kind.ORDER): orders.serve_order,
-            (Role.EDGE, Kind.REPORT): in_turns(reports.serve_report),
-            (Role.EDGE, Kind.SYNC): lambda stream: sync.serve_sync(stream, stream.link.peer.name),
-            (Role.EDGE, Kind.FACTS): in_turns(lambda stream: sync.serve_facts(stream, stream.link.peer.name)),
-            (Role.EDGE, Kind.OBSERVE): lambda stream: sync.serve_observe(stream, stream.link.peer.name),
-        }
+        self._serve: dict[tuple[Role, int], Callable[[Stream], Awaitable[None]]] = {}
 
     def add(self, role: Role, kind: Kind, serve: Callable[[Stream], Awaitable[None]]) -> None:
+        """Serve the streams of a kind that peers of a role open. Any other pair is refused, but for calls."""
         self._serve[role, kind] = serve
 
     # ---- links -------------------------------------------------------------------------------------------------------
@@ -195,7 +180,7 @@ class Hub(LinkHandler):
             while self._pings:
                 asked, self._pings = self._pings, {}
                 try:
-                    await self._still_leads()
+                    await self._records.still_leads()
                 except OSError as error:
                     log.debug("no lease of an agent is renewed: %s", error)
                     self._pings = {link: number for link, number in asked.items() if not link.over} | self._pings

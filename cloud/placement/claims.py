@@ -53,13 +53,19 @@ class Unlisted(Exception):
 class Claims:
     """The claims of this hub."""
 
-    def __init__(self, records: Records, *, now: Callable[[], float] = time.time) -> None:
-        """Take the claims and elections out of the records.
+    def __init__(
+        self,
+        records: Records,
+        *,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the claims and elections out of the records. All of placement goes by these two clocks.
 
         Raises:
             SettingsError: a record cannot be read.
         """
-        self.now, self._records = now, records  # seconds since the epoch
+        self.now, self.monotonic, self._records = now, monotonic, records
         # the last election of each driver, as it is known to be in the records.
         self.elections = dict(records.take(Kind.ELECTION, _read_election))
         self._books: defaultdict[str, Book] = defaultdict(Book)

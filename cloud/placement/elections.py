@@ -20,14 +20,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from cloud.edge_nodes import DRIFT, Nodes
+from cloud.edge_nodes import DRIFT
 from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, others, why_nobody
 from cloud.placement.claim import Claim
 from cloud.placement.claims import Claims
 from cloud.placement.fleet import Fleets
+from cloud.sources.source import Source
 from common.errors import PlacementNotKept
 from common.logs import of_peer
 from common.metrics import Metrics
+from common.objects import Ref
 from common.pages.hub import ElectionStatus
 from common.pages.json_form import time_of
 
@@ -48,18 +50,15 @@ class Elections:
 
     def __init__(
         self,
-        nodes: Nodes,
-        claims: Claims,
-        metrics: Metrics,
         fleets: Fleets,
+        claims: Claims,
+        source: Source | None,
+        metrics: Metrics,
         *,
         rules: Callable[[str], ElectionRules],
-        labels: Callable[[str], Mapping[str, str] | None],
-        monotonic: Callable[[], float],
     ) -> None:
-        """`labels` returns a node's labels; None: the hub has not read the Nodes yet."""
-        self.nodes, self.fleets, self.rules, self.labels, self.monotonic = nodes, fleets, rules, labels, monotonic
-        self._claims, self._metrics, self._now = claims, metrics, claims.now
+        self.nodes, self.fleets, self.rules, self.monotonic = fleets.nodes, fleets, rules, claims.monotonic
+        self._claims, self._source, self._metrics, self._now = claims, source, metrics, claims.now
         self.drivers: dict[str, DriverElection] = {}  # the election of each driver that a proxy driver wants one for
         # Called with the driver after each election; with each one that is more than a new epoch for the same node.
         self.changed: Callable[[str], None] = lambda _driver: None
@@ -72,6 +71,15 @@ class Elections:
             made = self.drivers[driver] = DriverElection(self, driver, served=self.monotonic())
             self._metrics.show_election(driver, made.epoch, made.is_served)
             self._news.set()
+
+    def labels(self, node: str) -> Mapping[str, str] | None:
+        """The labels of a Node; none without a Node. None as a whole: the hub has not read the Nodes yet."""
+        if self._source is None:
+            return {}
+        if not self._source.is_ready:
+            return None
+        body = self._source.body(Ref("Node", "", node))
+        return (body["metadata"].get("labels") or {}) if body is not None else {}
 
     def had(self, driver: str) -> bool:
         """Whether a driver had an election in this process of the hub, or in an earlier one."""

@@ -124,7 +124,7 @@ class Fleets:
     """The fleet of every driver. A report is parsed once, until the node sends another one."""
 
     def __init__(self, nodes: Nodes, offers: Offers) -> None:
-        self._nodes, self._offers = nodes, offers
+        self.nodes, self._offers = nodes, offers
         self.present: dict[str, Fleet] = {}  # those that no report has changed since they were asked for
         self._known: dict[str, Mapping[str, Member]] = {}
 
@@ -136,10 +136,10 @@ class Fleets:
             return fleet
         known = self._known.get(driver, {})
         members = {}
-        for node in sorted(self._nodes.with_driver(driver)):
-            report = self._nodes.find_report(driver, node)
+        for node in sorted(self.nodes.with_driver(driver)):
+            report = self.nodes.find_report(driver, node)
             if report is not None:
-                member, refused = known.get(node), self._nodes.why_refused(driver, node)
+                member, refused = known.get(node), self.nodes.why_refused(driver, node)
                 segment = segment_of(node)
                 if member is None or member.report is not report or not segment.items() <= member.labels.items():
                     member = _member(report, segment)

@@ -127,8 +127,8 @@ def _read(kind: str, body: bytes) -> tuple[list[Listed], str]:
 class Inventories:
     """Asks the nodes of every driver for all their things of a kind, for the book."""
 
-    def __init__(self, ask: AskNode, claims: Claims, *, monotonic: Callable[[], float]) -> None:
-        self._ask_node, self._claims, self._monotonic = ask, claims, monotonic
+    def __init__(self, ask: AskNode, claims: Claims) -> None:
+        self._ask_node, self._claims, self._monotonic = ask, claims, claims.monotonic
         self._asked: dict[_Key, float] = {}  # when a node was asked last, in seconds of the monotonic clock
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)

@@ -12,11 +12,10 @@ Rules:
 """
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from cloud.edge_nodes import Nodes
-from cloud.election import ElectionRules
+from cloud.hub_settings import HubSettings
 from cloud.placement.affinity import Affinity
 from cloud.placement.capabilities import with_topology
 from cloud.placement.capacity import largest
@@ -27,11 +26,11 @@ from cloud.placement.find import ListsNeeded, can_list, elsewhere, only_node
 from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.inventory import Inventories
-from cloud.placement.offers import Offers
 from cloud.placement.pages import Pages
 from cloud.placement.route import ask_for, is_local, route
 from cloud.placement.rules import CHANGES, ENDS, LISTINGS, Thing
 from cloud.question import Answer, Question
+from cloud.sources.source import Source
 from common.metrics import Metrics
 from common.reports import DriverReport
 
@@ -43,36 +42,25 @@ class Placement:
 
     def __init__(
         self,
-        nodes: Nodes,
+        fleets: Fleets,
         claims: Claims,
-        *,
-        offers: Offers,
+        source: Source | None,
+        settings: HubSettings,
         metrics: Metrics,
+        *,
         loss: Callable[[], str],
-        affinity: Affinity | None,
-        most_open: int,
-        rules: Callable[[str], ElectionRules],
-        labels: Callable[[str], Mapping[str, str] | None],
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`most_open` limits the names that a driver's nodes hold for creates that run or are in doubt.
-
-        There is no `affinity` if this hub follows no PersistentVolumes, and no `labels` until it has read the Nodes.
-        """
-        self.claims, self.affinity = claims, affinity
-        # asks nodes for all that they have.
-        self.inventories = Inventories(nodes.ask_node, claims, monotonic=monotonic)
+        """`loss` returns what the records have lost, in a sentence. Without a `source` the hub follows no objects."""
+        nodes = fleets.nodes
+        self.claims = claims
+        self.affinity = Affinity(source) if source is not None else None
+        self.inventories = Inventories(nodes.ask_node, claims)
         self._pages = Pages(nodes.ask_node, claims, self._elsewhere)
-        self._nodes, self._loss = nodes, loss
+        self._nodes, self._fleets, self._loss = nodes, fleets, loss
         self._connected = _Connected(nodes)
-        self._fleets = Fleets(nodes, offers)
-        # refuses ids of other nodes, and remembers them.
         self.foreign = ForeignIds(metrics, nodes.segments, self._elsewhere)
-        self._most_open = most_open
-        # elect the nodes that serve drivers whose storage every node reaches.
-        self.elections = Elections(
-            nodes, claims, metrics, self._fleets, rules=rules, labels=labels, monotonic=monotonic
-        )
+        self._most_open = settings.max_open_creates
+        self.elections = Elections(fleets, claims, source, metrics, rules=settings.election_rules)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

@@ -292,7 +292,7 @@ class Placed:
         unfit: by node: why it cannot be elected, although it is connected.
         epochs: of each call that was sent.
         rules: the rules for elections.
-        labels: the labels of the Nodes; None: they have not been read.
+        source: the objects that the hub follows; None: it follows none.
         lost: the loss of records; empty: none.
     """
 
@@ -303,14 +303,14 @@ class Placed:
         lost: str = "",
         retry_s: float = 60.0,
         most_open: int = MOST_OPEN,
-        affinity: Affinity | None = None,
+        source: Source | None = None,
     ) -> None:
         self.reports = {each.node: each for each in reports}
         self.vendors: dict[str, Vendor] = {}
         self.calls: list[tuple[str, str, bytes]] = []
         self.away: set[str] = set()
         self.since: dict[str, float] = {}
-        self.lost, self._most_open = lost, most_open
+        self.lost, self.max_open_creates = lost, most_open
         self.now = 1_000_000.0
         self.monotonic = 0.0
         self.directory = directory
@@ -321,26 +321,21 @@ class Placed:
         self.machines: dict[str, str] = {}
         self.epochs: list[int] = []
         self.rules = ElectionRules()
-        self.labels: dict[str, dict[str, str]] | None = {}
         self.disk = Disk(directory)
-        self._retry_s, self._affinity = retry_s, affinity
+        self._retry_s, self.source = retry_s, source
         self.placement = self._start()
 
     def _start(self) -> Placement:
         self.records = SqliteRecords(self.directory, retry_s=self._retry_s)
-        self.store = Claims(self.records, now=lambda: self.now)
+        self.store = Claims(self.records, now=lambda: self.now, monotonic=lambda: self.monotonic)
         metrics = Metrics()
         placement = Placement(
-            self,
+            Fleets(self, Offers(self.offers, metrics)),
             self.store,
-            offers=Offers(self.offers, metrics),
-            metrics=metrics,
+            self.source,
+            self,
+            metrics,
             loss=lambda: self.lost,
-            affinity=self._affinity,
-            most_open=self._most_open,
-            rules=lambda _driver: self.rules,
-            labels=lambda node: self.labels.get(node, {}) if self.labels is not None else None,
-            monotonic=lambda: self.monotonic,
         )
         counts = NodeCalls(knows=self.reports.__contains__)
         self.hub_calls = Calls(self, placement, counts, metrics, lambda _driver, _request, _node: None)  # type: ignore[arg-type]  # as in `Placement`
@@ -355,6 +350,11 @@ class Placed:
         """The hub ends."""
         await self.placement.close()
         await self.records.close()
+
+    # what is asked of the hub's settings
+
+    def election_rules(self, _driver: str) -> ElectionRules:
+        return self.rules
 
     # what is asked of `cloud.edge_nodes.Nodes`
 

@@ -122,7 +122,7 @@ async def test_a_hub_that_stood_still_renews_no_lease_of_an_agent_before_it_is_s
         asked.put_nowait(answer)
         await answer
 
-    monkeypatch.setattr(world.hub, "_still_leads", still_leads)
+    monkeypatch.setattr(world.records, "still_leads", still_leads)
     monkeypatch.setattr("cloud.uds_hub._BETWEEN_S", 0.0)
     one, other, pongs = await world.edge("n1"), await world.edge("n2"), list[str]()
     one.ping(lambda: pongs.append("n1"))

@@ -41,7 +41,8 @@ class Hub:
         self.claims = Claims(self.records)
 
     def look(self, source: Source | None, *, settled: Callable[[], None] = lambda: None) -> None:
-        self.incarnation.look(source, self.claims, settled=settled)
+        self.incarnation.settled = settled
+        self.incarnation.look(source, self.claims)
 
     @property
     def loss(self) -> str:

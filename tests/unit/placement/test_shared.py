@@ -9,8 +9,10 @@ import pytest
 
 from cloud.election import ElectionRules
 from cloud.placement.decisions import Mode
+from cloud.sources.source import Item, Source
 from common.csi import csi_pb2 as csi
 from common.errors import CallError, KnowledgeLost, LinkLost, NoPlace, PlacementNotKept, TokenUnknown
+from common.objects import Ref, Stamp
 from common.status import Code, Origin, Status
 from tests.kit.placed_nodes import DRIVER, LEASE_S, OK, Placed, Placing, create, delete, report
 from tests.kit.waiting import until
@@ -218,24 +220,30 @@ async def test_after_a_loss_nothing_is_changed_until_an_operator_trusts_it(world
     assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
 
 
+def labelled(node: str, **labels: str) -> dict[Ref, Item]:
+    """A Node with labels."""
+    return {Ref("Node", "", node): Item(Stamp(node, str(labels)), {"metadata": {"name": node, "labels": labels}})}
+
+
 async def test_a_label_of_its_node_makes_a_node_a_candidate_and_its_loss_ends_that_at_once(placed: Placing) -> None:
-    world = placed(*(report(node, serves=True) for node in ("a", "b", "c")))
-    world.rules, world.labels = ElectionRules(candidates=("label:storage=nfs",)), None
+    objects = Source()
+    world = placed(*(report(node, serves=True) for node in ("a", "b", "c")), source=objects)
+    world.rules = ElectionRules(candidates=("label:storage=nfs",))
     world.placement.elections.want(DRIVER)
     await later(world, 1.0)
     election = world.placement.elections.drivers.get(DRIVER)
     assert election.elected is None
     assert "has labels that the hub has not read" in election.trouble()
-    world.labels = {"b": {"storage": "nfs"}, "c": {"storage": "nfs"}}
+    objects.update({**labelled("a"), **labelled("b", storage="nfs"), **labelled("c", storage="nfs")}, ready=True)
     await later(world, 1.0)
     assert elected(world)[0] == "b"
     told = election.describe()
     assert (told.standby, told.unfit, told.lease_s) == (["c"], {}, LEASE_S)
-    world.labels = None  # as after a restart of the hub: the elected node goes on
+    objects.is_ready = False  # as after a restart of the hub: the elected node goes on
     await later(world, 60.0)
     assert elected(world)[0] == "b"
     assert election.is_served()
-    world.labels = {"c": {"storage": "nfs"}}
+    objects.update(labelled("b"), ready=True)
     await later(world, 1.0)
     assert elected(world)[0] == "c"
     assert election.describe().unfit == {"a": "is not among --candidates", "b": "is not among --candidates"}

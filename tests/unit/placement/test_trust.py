@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import Mode
 from cloud.placement.rules import VOLUME, Thing
 from common.csi import csi_pb2 as csi
@@ -211,7 +210,7 @@ async def test_a_create_hands_on_no_volume_that_a_vendor_without_topology_gives_
 
 
 async def test_a_create_hands_on_no_id_whose_persistent_volume_is_for_another_node(placed: Placing) -> None:
-    world = placed(report("n1"), report("n2"), affinity=Affinity(volumes("n2", handle="vol-1")))
+    world = placed(report("n1"), report("n2"), source=volumes("n2", handle="vol-1"))
     world.make("n1", "vol-1")
     with pytest.raises(AnswerRefused, match="which edge node n2 has"):
         await world.ask("CreateVolume", create("pvc-1", on("n1")))
