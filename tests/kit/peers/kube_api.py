@@ -48,6 +48,7 @@ _LIMIT_S = 90.0
 """Of a chain of sidecars and controllers: an update conflict costs each a retry, whose pause doubles from 1 s."""
 
 _MERGE = "application/merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
 
 
 class KubeApi:
@@ -111,6 +112,19 @@ class KubeApi:
     def patch_status(self, kind: str, name: str, change: Object, *, namespace: str | None = None) -> Object:
         status = self._resource(kind).status
         return _plain(status.patch(body=change, name=name, namespace=namespace, content_type=_MERGE))
+
+    def apply(self, manifest: Object, *, manager: str, status: bool = False) -> Object:
+        """Server-side apply: the fields of the manifest are this manager's, and its earlier ones go."""
+        resource, metadata = self._resource(manifest["kind"]), manifest["metadata"]
+        return _plain(
+            (resource.status if status else resource).patch(
+                body=manifest,
+                name=metadata["name"],
+                namespace=metadata.get("namespace"),
+                content_type=_APPLY,
+                field_manager=manager,
+            )
+        )
 
     def delete(self, kind: str, name: str, *, namespace: str | None = None, grace_s: int | None = None) -> None:
         """Ask for an object's deletion; its finalizers may keep it for a while. None of this name is fine."""
