@@ -12,7 +12,6 @@ Rules:
 """
 
 import asyncio
-import logging
 import math
 import random
 import time
@@ -22,12 +21,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cloud.kinds.nodes import condition_of, conditions_with
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find, patch_found
+from cloud.kube import RESOURCES, Body, Kube, find, patch_found
 from cloud.upsync.ownership import HUB, LEASES, MADE_BY, is_made
+from cloud.upsync.write_queue import WriteQueue
 from common.backoff import Backoff
 from common.errors import timestamp
-
-log = logging.getLogger("csi_bridge.hub.heartbeats")
 
 _NODES: Final = RESOURCES["Node"]
 _LEASES: Final = RESOURCES["Lease"]
@@ -64,6 +62,7 @@ class _Heart:
     lease: str = ""  # the UID of the Lease; if it is empty, the hub first looks at the Node
     told_s: float = 0.0  # the time in the Lease, in seconds since the epoch
     look_at: float = 0.0  # the time of the next look at the Node, of the monotonic clock
+    misses: int = 0  # how often in a row there was no Node of the hub
 
 
 class Heartbeats:
@@ -76,75 +75,48 @@ class Heartbeats:
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self._api, self._now, self._wall, self._pause = api, now, wall, pause
         self._hearts: dict[str, _Heart] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
-        self._failing: dict[str, str] = {}
+        at_once = _RENEWALS_AT_ONCE + _LOOKS_AT_ONCE
+        self._queue: WriteQueue[str] = WriteQueue(
+            self._beat, at_once=at_once, backoff=_BACKOFF, pause=pause, later=later
+        )
+        self.problems, self.close = self._queue.problems, self._queue.close
         self._renewals, self._looks = asyncio.Semaphore(_RENEWALS_AT_ONCE), asyncio.Semaphore(_LOOKS_AT_ONCE)
         self._next_write = 0.0
-        self._closed = False
 
     def up(self, node: str) -> None:
         """Begin a node's heartbeats, unless they run: its session lives."""
-        if node not in self._tasks and not self._closed:
-            heart = self._hearts[node] = _Heart()
-            self._tasks[node] = asyncio.get_running_loop().create_task(self._live(node, heart), name=f"heart of {node}")
+        if node not in self._hearts:
+            self._hearts[node] = _Heart()
+            self._queue.add(node)
 
     def down(self, node: str) -> None:
         """End a node's heartbeats: its session has ended. A request under way may still arrive."""
-        if (task := self._tasks.pop(node, None)) is not None:
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            task.cancel()
-            self._failing.pop(node, None)
-            del self._hearts[node]
+        if self._hearts.pop(node, None) is not None:
+            self._queue.discard(node)
 
     def doubt(self, node: str) -> None:
         """Look at a node's Node after its next renewal, because the watch shows it as not Ready."""
         if (heart := self._hearts.get(node)) is not None:
             heart.look_at = 0.0
 
-    async def close(self) -> None:
-        self._closed = True
-        for node in list(self._tasks):
-            self.down(node)
-        await asyncio.gather(*self._ending, return_exceptions=True)
-
-    def problems(self) -> list[str]:
-        if not self._failing:
-            return []
-        return [f"heartbeats are not written (nodes: {len(self._failing)}): {next(iter(self._failing.values()))}"]
-
     # ---- one node ----------------------------------------------------------------------------------------------------
 
-    async def _live(self, node: str, heart: _Heart) -> None:
-        failures = 0
-        while True:
-            failures = 0 if await self._try(node, heart) else failures + 1
-            await self._pause(_BACKOFF.wait_s(failures) if failures else _spread(_EVERY_S))
-
-    async def _try(self, node: str, heart: _Heart) -> bool:
-        """Send one heartbeat. Returns whether it was sent; a Node that is missing or not the hub's gets none."""
+    async def _beat(self, node: str) -> float:
+        """Send one heartbeat; none to a Node that is missing or not the hub's. Returns the seconds to the next one."""
+        heart = self._hearts[node]
         try:
-            beat = await self._beat(node, heart)
-        except KubeError as error:
-            why = str(error)
+            is_sent = await self._send(node, heart)
         except Exception:
-            log.exception("the heartbeat of %s failed because of a bug; it is tried again", node)
-            why = f"a bug in CSI Bridge, at {node}; see the hub's log"
-        else:
-            if self._failing.pop(node, None) is not None and not self._failing:
-                log.info("all heartbeats are written again")
-            return beat
-        if not self._failing:  # one line for thousands that fail together
-            log.warning("a heartbeat is not written: %s", why)
-        self._failing[node] = why
-        heart.lease = ""
-        return False
+            heart.lease = ""
+            raise
+        heart.misses = 0 if is_sent else heart.misses + 1
+        return _spread(_EVERY_S) if is_sent else _BACKOFF.wait_s(heart.misses)
 
-    async def _beat(self, node: str, heart: _Heart) -> bool:
+    async def _send(self, node: str, heart: _Heart) -> bool:
         async with self._renewals:
             if heart.lease:
                 await self._renew(node, heart)
@@ -223,7 +195,7 @@ class Heartbeats:
     async def _turn(self) -> None:
         now = self._now()
         turn = max(now, self._next_write)
-        self._next_write = turn + 1 / max(_WRITES_PER_S, len(self._tasks) * _WRITES_PER_NODE_S)
+        self._next_write = turn + 1 / max(_WRITES_PER_S, len(self._hearts) * _WRITES_PER_NODE_S)
         if turn > now:
             await self._pause(turn - now)
 

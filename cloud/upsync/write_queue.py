@@ -39,6 +39,8 @@ class WriteQueue(Generic[K]):
         self,
         write: Callable[[K], Awaitable[float | None]],
         *,
+        at_once: int = _AT_ONCE,
+        backoff: Backoff = _BACKOFF,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
@@ -46,13 +48,13 @@ class WriteQueue(Generic[K]):
 
         It returns the seconds until the key is due again, or None.
         """
-        self._write, self._pause, self._later = write, pause, later
+        self._write, self._backoff, self._pause, self._later = write, backoff, pause, later
         self._closed = False
         self._added: dict[K, int] = {}  # how often each waiting key was added
         self._tasks: dict[K, asyncio.Task[None]] = {}
         self._due: dict[K, float] = {}  # when each key is due again, in the loop's clock
         self._problems: dict[_Reason, dict[K, str]] = {}  # the failing keys and their texts, by reason
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(at_once)
 
     def add(self, key: K) -> None:
         if self._closed:
@@ -86,7 +88,7 @@ class WriteQueue(Generic[K]):
             while key in self._added:
                 failures = 0 if await self._try(key) else failures + 1
                 if failures:
-                    await self._pause(_BACKOFF.wait_s(failures))
+                    await self._pause(self._backoff.wait_s(failures))
         finally:
             if self._tasks.get(key) is asyncio.current_task():
                 del self._tasks[key]

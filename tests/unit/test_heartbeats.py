@@ -19,7 +19,7 @@ from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 Body = dict[str, Any]
 
@@ -41,6 +41,11 @@ class Time:
         future = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (self.now + seconds, next(self._order), future))
         await future
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda _: call())
+        heapq.heappush(self._waiting, (self.now + seconds, next(self._order), future))
 
     async def turn(self, seconds: float) -> None:
         """Let time pass, and all happen that does meanwhile."""
@@ -104,6 +109,7 @@ class BeatingHub:
             now=lambda: self.time.now,
             wall=lambda: START + self.time.now - self.put_back_s,
             pause=self.time.pause,
+            later=self.time.later,
         )
 
     async def beats(self, seconds: float = 1) -> None:
@@ -147,7 +153,7 @@ class BeatingHub:
         for at, what in self.api.writes:
             if what.startswith("Lease ") and at >= since:
                 times.setdefault(what, [since]).append(at)
-        assert len(times) == len(self.heartbeats._tasks)
+        assert len(times) == len(self.heartbeats._hearts)
         return [later - at for it in times.values() for at, later in itertools.pairwise([*it, self.time.now])]
 
 
