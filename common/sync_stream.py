@@ -7,15 +7,14 @@ Rules:
 * If the peer breaks a rule, the stream ends with the reason, on either side.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from common.link import Stream
 from common.objects import Ref, Stamp
 from common.sync import Event, Learner, Teller, Truth
 from common.sync_messages import Change
+from common.tasks import Tasks, supervised
 
 
 class Copy(Protocol):
@@ -59,11 +58,15 @@ class Telling:
             self._sender.wake()
 
     async def run(self) -> None:
-        async with _worker(self._send, name="sync teller") as self._sender:
-            async for message in self._stream:
-                self._teller.receive(message)
-                self._report()
-                self._sender.wake()
+        async with supervised(quiet=True) as tasks:
+            sender = self._sender = _Worker(tasks, self._send, name="sync teller")
+            try:
+                async for message in self._stream:
+                    self._teller.receive(message)
+                    self._report()
+                    sender.wake()
+            finally:
+                self._sender = None
 
     async def _send(self) -> None:
         while message := self._teller.next_message():
@@ -93,7 +96,8 @@ async def learn(stream: Stream, copy: Copy) -> None:
             learner.stored(batch[-1].seq, await copy.store(batch))
             sender.wake()
 
-    async with _worker(send, name="sync learner") as sender, _worker(store, name="sync store") as storer:
+    async with supervised(quiet=True) as tasks:
+        sender, storer = _Worker(tasks, send, name="sync learner"), _Worker(tasks, store, name="sync store")
         sender.wake()
         async for message in stream:
             waiting += learner.receive(message)
@@ -103,58 +107,20 @@ async def learn(stream: Stream, copy: Copy) -> None:
 
 
 class _Worker:
-    """Runs work in a task of its own while there is any. The task that makes it owns it."""
+    """Runs work in a task of its own while there is any. Once it has failed, it runs no more."""
 
-    def __init__(self, work: Callable[[], Awaitable[None]], *, name: str) -> None:
-        self._work = work
-        self._name = name
-        self._owner = asyncio.current_task()
-        self._cancels = self._owner.cancelling() if self._owner is not None else 0
-        self._task: asyncio.Task[None] | None = None
-        self._again = False
-        self._stopped = False
-        self._failure: Exception | None = None
+    def __init__(self, tasks: Tasks, work: Callable[[], Awaitable[None]], *, name: str) -> None:
+        self._tasks, self._work, self._name = tasks, work, name
+        self._again = self._runs = False
 
     def wake(self) -> None:
         self._again = True
-        if self._task is None and not self._stopped:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
-
-    async def stop(self) -> None:
-        self._stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def check(self) -> None:
-        """Raise the work's error, if the owner was cancelled for that alone."""
-        if self._failure is None:
-            return
-        if self._owner is not None and self._owner.uncancel() > self._cancels:
-            return  # another task cancels the owner, too: that must not be lost
-        raise self._failure from None
+        if not self._runs:
+            self._runs = True
+            self._tasks.start(self._run(), name=self._name)
 
     async def _run(self) -> None:
-        try:
-            while self._again:
-                self._again = False
-                await self._work()
-        except Exception as error:  # noqa: BLE001  # its owner raises it
-            if not self._stopped and self._owner is not None:  # an owner that has called stop() raises nothing
-                self._failure = error
-                self._owner.cancel()
-            self._stopped = True
-        finally:
-            self._task = None
-
-
-@asynccontextmanager
-async def _worker(work: Callable[[], Awaitable[None]], *, name: str) -> AsyncIterator[_Worker]:
-    worker = _Worker(work, name=name)
-    try:
-        yield worker
-    except asyncio.CancelledError:
-        worker.check()
-        raise
-    finally:
-        await worker.stop()
+        while self._again:
+            self._again = False
+            await self._work()
+        self._runs = False

@@ -105,3 +105,80 @@ async def test_an_owner_that_is_cancelled_is_cancelled() -> None:
     owner.cancel()
     with pytest.raises(asyncio.CancelledError):
         await owner
+
+
+async def marks_left_by(*failing: str) -> int:
+    """How often this task counts as cancelled when a block has ended with the error of one of these tasks."""
+
+    async def fail(text: str) -> None:
+        raise ValueError(text)
+
+    async def own() -> None:
+        async with supervised() as tasks:
+            for text in failing:
+                tasks.start(fail(text), name=text)
+            await forever()
+
+    with pytest.raises(ValueError, match=failing[0]):
+        await own()
+    owner = asyncio.current_task()
+    assert owner is not None
+    return owner.cancelling()
+
+
+async def test_a_failure_leaves_no_mark_on_the_owner() -> None:
+    assert await marks_left_by("one") == 0
+    assert await marks_left_by("one", "two") == 0
+
+
+async def test_an_owner_that_is_cancelled_just_as_a_task_fails_stays_cancelled() -> None:
+    """Whoever ends a stream for good must not see it opened again (`common.standing`) because of a failure."""
+
+    async def fail() -> None:
+        raise ValueError("it broke")
+
+    async def own() -> None:
+        async with supervised() as tasks:
+            tasks.start(fail(), name="work").add_done_callback(lambda _: owner.cancel())
+            await forever()
+
+    owner = asyncio.create_task(own())
+    with pytest.raises(asyncio.CancelledError):
+        await owner
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), None], ids=["with an error", "well"])
+async def test_a_task_that_fails_while_the_block_ends_changes_nothing(error: Exception | None) -> None:
+    async def fail_at_last() -> None:
+        try:
+            await forever()
+        finally:
+            raise ValueError("it broke")
+
+    async def own() -> None:
+        async with supervised() as tasks:
+            tasks.start(fail_at_last(), name="work")
+            await asyncio.sleep(0)
+            if error is not None:
+                raise error
+
+    (ended,) = await asyncio.gather(asyncio.create_task(own()), return_exceptions=True)
+    assert ended is error
+
+
+async def test_short_tasks_end_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def fail() -> None:
+        raise OSError("the disk is gone")
+
+    async def own() -> None:
+        async with supervised(quiet=True) as tasks:
+            await tasks.start(asyncio.sleep(0), name="short")
+            tasks.start(forever(), name="stopped")
+            tasks.start(fail(), name="fail")
+            await forever()
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        await own()
+    assert [it for it in caplog.records if it.name == "csi_bridge.tasks"] == []

@@ -11,12 +11,13 @@ from common.messages import Kind
 from common.objects import Object, Ref, Stamp
 from common.sync import Learner
 from common.sync_messages import Differ, HeldAll, Put, Stored, SyncMessage, decode, encode, put
-from common.sync_stream import Telling, _worker, learn
+from common.sync_stream import Telling, _Worker, learn
+from common.tasks import supervised
 from tests.kit.linked import Peer, link_pair
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from common.link import Stream
     from common.sync_messages import Change
@@ -58,48 +59,27 @@ async def opened(peer: Peer) -> Stream:
     return link.open(Kind.SYNC)
 
 
-async def marks_left_by(owner: Callable[[], Awaitable[None]]) -> int:
-    """How often this task counts as cancelled when an owner of work has ended with the work's error."""
-    with pytest.raises(OSError, match="the disk is gone"):
-        await owner()
-    task = asyncio.current_task()
-    return task.cancelling()
+async def test_work_that_has_failed_is_not_done_again() -> None:
+    """A store that went on after a failure would acknowledge the lost change with a later one."""
+    tries: list[str] = []
+    tried = asyncio.Event()
 
-
-async def test_work_that_fails_ends_its_owner_with_its_error_and_leaves_no_mark_on_it() -> None:
-    async def owner() -> None:
-        async with _worker(fail, name="failing") as worker, _worker(settle, name="idle"):
-            worker.wake()
-            await asyncio.Event().wait()
-
-    assert await marks_left_by(owner) == 0
-
-
-async def test_of_two_that_fail_at_once_one_error_is_raised_and_no_mark_is_left() -> None:
-    async def owner() -> None:
-        async with _worker(fail, name="one") as one, _worker(fail, name="two") as two:
-            one.wake()
-            two.wake()
-            await asyncio.Event().wait()
-
-    assert await marks_left_by(owner) == 0
-
-
-async def test_an_owner_that_is_cancelled_just_as_its_work_fails_stays_cancelled() -> None:
-    """Whoever ends a stream for good must not see it opened again (`common.standing`) because of a failure."""
-
-    async def fail_too_late() -> None:
-        task.cancel()
+    async def work() -> None:
+        tries.append("tried")
+        tried.set()
         await fail()
 
     async def owner() -> None:
-        async with _worker(fail_too_late, name="failing") as worker, _worker(settle, name="idle"):
+        async with supervised(quiet=True) as tasks:
+            worker = _Worker(tasks, work, name="failing")
+            worker.wake()
+            await tried.wait()
             worker.wake()
             await asyncio.Event().wait()
 
-    task = asyncio.create_task(owner())
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    with pytest.raises(OSError, match="the disk is gone"):
+        await owner()
+    assert tries == ["tried"]
 
 
 async def test_a_copy_that_cannot_store_ends_its_stream_and_acknowledges_nothing() -> None:
