@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -52,7 +52,6 @@ from edge.keys import KeyProcess
 from edge.kubelet_part import KubeletPart
 from edge.operations import Operations
 from edge.problems import Problems
-from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver, services
 from edge.registry.registration import csi_node_drivers
 from edge.renewal import Renewal
@@ -66,23 +65,21 @@ class Agent(LinkHandler):
 
     def __init__(
         self,
-        node: str,
+        part: KubeletPart,
         operations: Operations,
         lease: ControllerLease,
         metrics: Metrics,
         *,
-        registry: DriverRegistry,
-        problems: Callable[[], Sequence[str]],
-        streams: Sequence[Standing],
+        problems: Problems,
         mark: HubMark,
     ) -> None:
         super().__init__(Origin.EDGE)
-        self.node = node
+        self.node = part.node
         self.operations = operations  # runs the calls that change something at a vendor
         self.lease = lease
         self.metrics = metrics
         self.accounts = Accounts(metrics, log, origin=self.origin)
-        self._registry, self._problems = registry, problems
+        self._registry, self._problems = part.registry, problems
         self._mark = mark
         # The driver that serves a method of csi.proto, by its name and the method, as far as a call has asked since the
         # last change.
@@ -90,7 +87,8 @@ class Agent(LinkHandler):
         self._epochs: dict[str, int] = {}
         self._news = asyncio.Event()
         self._link: Link | None = None
-        self._standing = (Standing(Kind.REPORT, self._tell), *streams)
+        self._standing = (Standing(Kind.REPORT, self._tell), *part.streams)
+        part.registry.subscribe(self.changed)
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
@@ -133,7 +131,7 @@ class Agent(LinkHandler):
         while True:
             self._news.clear()
             reports = encode_reports(_fitting(report) for report in self._registry.told_reports())
-            news = [encode_problems(self._problems()), reports]  # in this order: an older hub reads reports alone
+            news = [encode_problems(self._problems.standing), reports]  # an older hub reads the last alone
             if news != told:
                 for message in news:
                     await stream.send(message)
@@ -305,17 +303,12 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     instance = next_boot(settings.state_dir)
     mark = HubMark(settings.state_dir, [str(hub) for hub in settings.hub])
     metrics = Metrics()
-    part = KubeletPart(
-        settings,
-        changed=lambda: agent.changed(),  # noqa: PLW0108  # the agent is made below
-        count_deferred=metrics.deferred.inc,
-    )
+    problems = Problems()
+    part = KubeletPart(settings, metrics)
     opened.push_async_callback(part.close)
-    if part.volumes is not None:
-        metrics.claims = part.volumes.usage
     lease = ControllerLease(part.volumes.fencing.lease_s if part.volumes is not None else settings.controller_lease_s)
     agent = Agent(
-        settings.node,
+        part,
         Operations(
             settings.operation_limit_s,
             settings.node,
@@ -324,9 +317,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         ),
         lease,
         metrics,
-        registry=part.registry,
-        problems=lambda: problems.standing,
-        streams=part.streams,
+        problems=problems,
         mark=mark,
     )
     hello = replace(
@@ -355,8 +346,6 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         await part.look()
         return find_problems()
 
-    problems = Problems(look_for_problems, changed=agent.changed)
-
     if settings.http is not None:
         from common.httpd import HttpEndpoint  # noqa: PLC0415  # it and its libraries take 3 MB, which few nodes need
 
@@ -371,7 +360,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         if sock is not None:  # now that the mounts are known: before, the answer would be that no volume is missing
             pages = _pages(agent, uplink, part, settings, lambda: [*find_problems(), *ends.problems()])
             opened.callback((await pages.listen(sock)).close)
-        tasks.start(problems.run(), name="problems")
+        tasks.start(problems.run(look_for_problems, changed=agent.changed), name="problems")
         tasks.start(uplink.run(), name="uplink")
         tasks.start(mark.keep(), name="mark and epoch of the hub")
         tasks.start(ends.follow(), name="certificate ends")

@@ -19,7 +19,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from common.database import lock
 from common.errors import SettingsError
 from common.files import room_of, why_full
 from common.left_over import LeftOver
-from common.metrics import VolumeStats
+from common.metrics import Metrics, VolumeStats
 from common.pages.agent import NodeVolumes
 from common.pages.json_form import time_of
 from common.tasks import Tasks
@@ -79,38 +79,23 @@ TRY_AGAIN_S = 5.0  # the interval of retries after the disk failed: people must 
 class KubeletPart:
     """The drivers of the node and, on a node without a kubelet, its pods' volumes."""
 
-    def __init__(
-        self, settings: AgentSettings, *, changed: Callable[[], None], count_deferred: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: AgentSettings, metrics: Metrics) -> None:
         own = settings.registration == "own"
-        self._tell, self._settings = changed, settings
+        self.node, self._settings = settings.node, settings
         self._former = "" if own else put_aside(settings.state_dir, now=time.time())
         self._unkept = self._full = ""
         self._directories = [settings.state_dir, *([settings.root_dir] if own else ())]
-        self.volumes = Volumes(settings, count_deferred) if own else None
+        self.volumes = Volumes(settings, metrics) if own else None
         self.streams = sync_streams(self.volumes.metastore) if self.volumes is not None else observe_streams()
-        self.registry = DriverRegistry(
-            settings.node,
-            state_dir=settings.state_dir,
-            max_message_bytes=settings.max_message_bytes,
-            sockets=settings.driver,
-            changed=self._changed,
-            labels=self.volumes.node_labels if self.volumes is not None else dict,
-            own=own,
-        )
+        labels = self.volumes.node_labels if self.volumes is not None else dict
+        self.registry = DriverRegistry(settings, labels=labels)
         self._relay: KubeletRelay | None = None
         if settings.relay_dir is not None:
             from edge.kubelet_relay import KubeletRelay as Relay  # noqa: PLC0415  # few nodes need a gRPC server
 
-            limit = settings.max_message_bytes
-            self._relay = Relay(settings.relay_dir, settings.node, self.registry, max_message_bytes=limit)
+            self._relay = Relay(settings.relay_dir, settings, self.registry)
         is_relay = self._relay.holds if self._relay is not None else lambda _endpoint: False
         self._registrar = Registrar(settings.root_dir, self.registry, is_relay=is_relay)
-
-    def _changed(self) -> None:
-        self._tell()
-        if self._relay is not None:
-            self._relay.changed()
 
     async def start(self, tasks: Tasks, lease: ControllerLease) -> None:
         """Start to mount and unmount from the local state, and take registrations."""
@@ -158,8 +143,9 @@ class KubeletPart:
 class Volumes:
     """The volumes of a node without a kubelet: metastore, states, plugin and manager."""
 
-    def __init__(self, settings: AgentSettings, count_deferred: Callable[[str], None]) -> None:
-        self._settings, self._count_deferred = settings, count_deferred
+    def __init__(self, settings: AgentSettings, metrics: Metrics) -> None:
+        self._settings, self._metrics = settings, metrics
+        metrics.claims = self.usage
         _check_root(settings.root_dir)
         self._home = Home(settings.state_dir, settings.node, settings.root_dir)
         self._root_lock: int | None = None
@@ -239,7 +225,7 @@ class Volumes:
             in_use_changed=tell,
             direct=self._direct_volumes,
             cdi=CdiFiles(settings.cdi_dir, real_layout),
-            count_deferred=self._count_deferred,
+            metrics=self._metrics,
             stats_interval_s=settings.volume_stats_interval_s,
             republish_interval_s=settings.volume_republish_interval_s,
         )

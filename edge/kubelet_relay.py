@@ -37,6 +37,7 @@ from edge.drivers import Driver
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
 from edge.registry.registration import Offer, check_name
+from edge.settings import AgentSettings
 
 log = logging.getLogger("csi_bridge.edge.kubelet_relay")
 
@@ -53,16 +54,16 @@ class _Served:
 class KubeletRelay:
     """The sockets of one directory. `run()` it as a task, then `close()` it."""
 
-    def __init__(self, directory: Path, node: str, registry: DriverRegistry, *, max_message_bytes: int) -> None:
+    def __init__(self, directory: Path, settings: AgentSettings, registry: DriverRegistry) -> None:
         self._directory = directory
-        self._node = node
+        self._node, self._limit = settings.node, settings.max_message_bytes
         self._registry = registry
-        self._limit = max_message_bytes
         self._served: dict[str, _Served] = {}
         self._troubles: dict[str, str] = {}
         self._tied: set[str] = set()  # drivers whose last NodeGetInfo answer to a kubelet contained the node's segment
         self._news = asyncio.Event()
         self._stopping = False
+        registry.subscribe(self._news.set)
 
     def socket_of(self, name: str) -> Path:
         return self._directory / f"{name}.sock"
@@ -103,9 +104,6 @@ class KubeletRelay:
             f"driver {name} registers with the kubelet through the relay, but it was not found or does not answer: if "
             f"its socket is not plugins/<directory>/csi.sock, name the socket with the agent's --driver"
         )
-
-    def changed(self) -> None:
-        self._news.set()
 
     # ---- run and close -----------------------------------------------------------------------------------------------
 

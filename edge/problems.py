@@ -16,20 +16,19 @@ LOOK_S = 5.0  # the interval between two looks
 class Problems:
     """The problems of one node."""
 
-    def __init__(self, look: Callable[[], Awaitable[list[str]]], *, changed: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.standing: list[str] = []  # those that count, a sentence each
-        self._look, self._changed = look, changed
 
-    async def run(self) -> None:
+    async def run(self, look: Callable[[], Awaitable[list[str]]], *, changed: Callable[[], None]) -> None:
         before: list[str] = []
         while True:
-            now = await self._look()
+            now = await look()
             standing = [problem for problem in dict.fromkeys(now) if problem in before]
             for problem in standing:
                 if problem not in self.standing:
                     log.warning("%s", problem)
             if standing != self.standing:
                 self.standing = standing
-                self._changed()
+                changed()
             before = now
             await asyncio.sleep(LOOK_S)

@@ -74,7 +74,7 @@ class VolumeDeferral:
             "volume %s is deferred to the runtime (%s): device %s, ready after %.0f ms",
             self._key, _of(want).runtime, device, took_ms,
         )  # fmt: skip
-        self._host.count_deferred("agent")
+        self._host.metrics.deferred.inc("agent")
         return fills
 
     def may_have(self, row: Publication) -> bool:
@@ -98,7 +98,7 @@ class VolumeDeferral:
             is_told = await self._direct.is_told(row)
             self._rows.add(replace(row, runtime=BY_DRIVER if is_told else ""))
             if is_told:
-                self._host.count_deferred("driver")
+                self._host.metrics.deferred.inc("driver")
 
     async def forget(self, row: Publication) -> None:
         """Remove what a driver left of its own deferral, once it has unpublished. Raises Uncertain: repeat it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from common.metrics import Metrics
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.cdi import CdiFiles
 from edge.fencing.fencing import Fencing
@@ -55,7 +56,7 @@ class VolumeHost:
     in_use_changed: Callable[[], None]  # called when the volumes in use may have changed, and before `in_use_acked`
     direct: "Callable[[], DirectVolumes]"  # not called on a node that never had a deferred volume
     cdi: CdiFiles
-    count_deferred: Callable[[str], None]
+    metrics: Metrics
     stats_interval_s: float  # seconds between two readings of a volume's usage and health; 0: never
     republish_interval_s: float  # seconds between two refreshes, for drivers that ask for them; up to half is added
 

@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,11 +41,12 @@ from edge.registry.registration import (
     shorten,
 )
 from edge.registry.registration_handler import RegistrationHandler
+from edge.settings import AgentSettings
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 
+# The files for drivers that register here, and for those that register with a kubelet.
 _FILE, _OBSERVED_FILE = "drivers.json", "observed.json"
-"""The files for drivers that register here, and for those that register with a kubelet."""
 
 
 class DriverRegistry:
@@ -53,32 +54,22 @@ class DriverRegistry:
 
     def __init__(
         self,
-        node: str,
+        settings: AgentSettings,
         *,
-        state_dir: Path,
-        max_message_bytes: int,
-        sockets: Sequence[Path] = (),
-        changed: Callable[[], None] = lambda: None,
-        labels: Callable[[], Mapping[str, str]] = dict,
-        own: bool = True,
+        labels: Callable[[], Mapping[str, str]] = dict,  # the labels of the Node object
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is called when `drivers`, or a driver's answers about itself, have changed.
-
-        If not `own`, drivers register with a kubelet, and the agent sends the hub no facts.
-        """
-        self._node = node
-        self._changed = changed
-        self.own = own
+        self._node = node = settings.node
+        self.own = settings.registration == "own"  # else drivers register with a kubelet
         self._clock = clock
-        self._sockets = DriverSockets(node, max_message_bytes=max_message_bytes, heard=self._heard)
-        for socket in sockets:
+        self._sockets = DriverSockets(node, max_message_bytes=settings.max_message_bytes, heard=self._heard)
+        for socket in settings.driver:
             self._sockets.seat(socket).driver.named = True
-        path = state_dir / (_FILE if own else _OBSERVED_FILE)
+        path = settings.state_dir / (_FILE if self.own else _OBSERVED_FILE)
         self._store = DriversStore(node, path, self._sockets, clock, labels)
         self._handler = RegistrationHandler(self._store, self._sockets)
+        # The names of drivers that registered with a kubelet under their own socket, not the relay's.
         self._registered: set[str] = set()
-        """The names of drivers that registered with a kubelet under their own socket, not the relay's."""
         self._subscribers: list[Callable[[], None]] = []
         self._news = asyncio.Event()
         self._tasks: Tasks | None = None
@@ -94,7 +85,7 @@ class DriverRegistry:
         return self._store.find(name)
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call `callback` at each change of the results of `find`, or of the facts for Kubernetes."""
+        """Call `callback` at each change of `drivers`, of a driver's answers about itself, or of the registrations."""
         self._subscribers.append(callback)
 
     def ask_every(self, name: str, seconds: float | None) -> None:
@@ -177,7 +168,7 @@ class DriverRegistry:
         if name:
             self._registered.add(name)
             self._store.node_plugins[name] = endpoint
-            self._mark()
+            is_news = self._mark() or is_news
         if is_news:
             self._tell()
 
@@ -192,10 +183,10 @@ class DriverRegistry:
         self._replace_deserted(seat)
         self._mark()
         self._note(seat)
-        self._changed()
         self._learn(seat)
         for known in self._store:
             self._judge_topology(known)
+        self._tell()
 
     def _replace_deserted(self, seat: Seat) -> None:
         # A vendor's upgrade may move the socket, and a killed driver leaves its file. A socket that an operator named
@@ -218,9 +209,8 @@ class DriverRegistry:
             with_topology = self._store.with_topology
             (with_topology.add if self._store.has_topology(name) else with_topology.discard)(name)
         self._mark()
-        self._news.set()
 
-    def _mark(self) -> None:
+    def _mark(self) -> bool:
         is_news = False
         for seat in self._sockets:
             driver = seat.driver
@@ -228,8 +218,7 @@ class DriverRegistry:
             elsewhere = node_plugin is not None and self._sockets.find(Path(node_plugin)) is not seat
             is_news = is_news or driver.has_node_plugin != (driver.named and elsewhere)
             driver.has_node_plugin = driver.named and elsewhere
-        if is_news:
-            self._changed()
+        return is_news
 
     def _learn(self, seat: Seat) -> None:
         # If `find` returns no driver of the name, one at a socket that an operator named is installed, if it serves
@@ -253,13 +242,11 @@ class DriverRegistry:
             self._update(known, info)
         else:
             self._store.install(Registration(report.driver, str(seat.driver.socket), "", OPERATORS, info), seat)
-            self._tell()
 
     def _forget_former_names(self, seat: Seat, name: str) -> None:
         for known in self._store:
             if known.driver is seat.driver and known.name != name and not known.registration.socket:
                 self._store.forget(known.name)
-                self._tell()
 
     def _judge_topology(self, known: NodeDriver) -> None:
         if known.driver.report is None or why_no_segment(self._node):
@@ -276,7 +263,6 @@ class DriverRegistry:
         if info.node_id != before.node_id:
             log.warning("driver %s called this node %s and now %s", known.name, before.node_id, info.node_id)
         known.registration = replace(known.registration, info=info)
-        self._tell()
 
     # ---- run and close -----------------------------------------------------------------------------------------------
 
@@ -309,7 +295,6 @@ class DriverRegistry:
         if self._tasks is not None:
             self._sockets.watch(self._tasks)
         self._news.set()
-        self._changed()
         for callback in self._subscribers:
             callback()
 

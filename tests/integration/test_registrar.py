@@ -22,6 +22,7 @@ from edge.registrar import Registrar
 from edge.registry import drivers_store, plugin_client, registration_handler
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
+from tests.kit.agent_settings import agent_settings
 from tests.kit.answers import methods_of
 from tests.kit.plugin import SERVICE, Plugin
 from tests.kit.vendor import Vendor
@@ -53,14 +54,8 @@ class Node:
         self._running: contextlib.AsyncExitStack | None = None
 
     async def start(self, *named: Path, own: bool = True) -> None:
-        self.registry = DriverRegistry(
-            self.name,
-            state_dir=self.state,
-            max_message_bytes=1 << 22,
-            sockets=named,
-            labels=lambda: self.labels,
-            own=own,
-        )
+        settings = agent_settings(self.state, *named, node=self.name, own=own)
+        self.registry = DriverRegistry(settings, labels=lambda: self.labels)
         self.registry.subscribe(self._changed)
         self._running = contextlib.AsyncExitStack()
         self._running.push_async_callback(self.registry.close)

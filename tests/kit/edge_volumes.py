@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.metrics import Metrics
 from common.objects import Object, Ref, Stamp, encode_body
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable, published_for, staged_for
@@ -525,7 +526,7 @@ class EdgeVolumes:
 
         return {
             "direct": direct,
-            "count_deferred": lambda _by: None,
+            "metrics": Metrics(),
         }
 
     # ---- objects

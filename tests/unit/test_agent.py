@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,7 @@ from edge.driver_call import PARSE_OFF_LOOP_BYTES
 from edge.drivers import Driver
 from edge.hub_mark import HubMark
 from edge.operations import Operations
+from edge.problems import Problems
 from edge.registry.driver_services import told_reports
 from tests.kit.accounts import note_ends
 from tests.kit.linked import Peer, cut, link_pair
@@ -97,6 +99,9 @@ class FakeRegistry:
     def __init__(self, drivers: list[Driver]) -> None:
         self.drivers = drivers
 
+    def subscribe(self, _callback: Callable[[], None]) -> None:
+        """A test tells the agent of changes."""
+
     def told_reports(self) -> list[DriverReport]:
         return told_reports(self.drivers, ())
 
@@ -134,7 +139,7 @@ class LinkedAgent:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limits: Limits | None = None, hub: Peer | None = None) -> None:
         self.driver = FakeDriver()
-        self.problems: list[str] = []
+        self.problems = Problems()
         self.operations = Operations(600.0, "n1")
         self.clock = Clock()
         self.lease = ControllerLease(60.0, clock=self.clock)
@@ -142,16 +147,9 @@ class LinkedAgent:
         self.metrics = Metrics()
         self.ends: list[int] = []
         note_ends(monkeypatch, self.ends)
-        self.agent = Agent(
-            "n1",
-            self.operations,
-            self.lease,
-            self.metrics,
-            registry=FakeRegistry([self.driver]),  # type: ignore[arg-type]  # all of it that an agent needs
-            problems=lambda: self.problems,
-            streams=(),
-            mark=HubMark(Path("/none"), []),
-        )
+        part: Any = SimpleNamespace(node="n1", registry=FakeRegistry([self.driver]), streams=())
+        mark = HubMark(Path("/none"), [])
+        self.agent = Agent(part, self.operations, self.lease, self.metrics, problems=self.problems, mark=mark)
         self.hub, self.edge = link_pair(hub or Peer(), self.agent, limits=limits)
 
     async def call(
@@ -229,7 +227,7 @@ async def test_each_news_ends_with_the_reports_which_an_older_hub_reads_and_the_
     await until(lambda: len(told) == 2)
     linked.agent.changed()
     await settle()
-    linked.problems.append("the disk is full")
+    linked.problems.standing.append("the disk is full")
     linked.agent.changed()
     await until(lambda: len(told) >= 4)
     assert [is_problems(it) for it in told] == [True, False] * 2

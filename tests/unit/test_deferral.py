@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from common.metrics import Metrics
 from edge.direct.file_systems import Content
 from edge.disk.layout import Layout
 from edge.manager.opt_in import ANNOTATION, OptIn
@@ -103,10 +104,9 @@ class DeferringEdge(EdgeVolumes):
     """A node whose agent may defer, with a pod that asks for it."""
 
     direct: FakeDirect
-    counted: list[str]
 
     def __post_init__(self) -> None:
-        self.direct, self.counted = FakeDirect(self), []
+        self.direct, self.metrics = FakeDirect(self), Metrics()
         super().__post_init__()
         self.store.put({"kind": "CSIDriver", "metadata": {"name": "d.csi", "annotations": {ANNOTATION: "true"}},
                         "spec": {"attachRequired": False}})  # fmt: skip
@@ -117,11 +117,8 @@ class DeferringEdge(EdgeVolumes):
     def more(self) -> dict[str, Any]:
         return {
             "direct": lambda: self.direct,
-            "count_deferred": self.count,
+            "metrics": self.metrics,
         }
-
-    def count(self, by: str) -> None:
-        self.counted.append(by)
 
     def ask(self, name: str = "web", **more: Any) -> Ref:
         annotations = {ANNOTATION: "data"}
@@ -271,7 +268,7 @@ async def test_a_volume_that_its_driver_has_deferred_is_recognised_and_its_lefto
     await edge.start()
     assert edge.row.runtime == BY_DRIVER
     assert edge.entry().runtime == BY_DRIVER
-    assert edge.counted == ["driver"]
+    assert edge.metrics.deferred.counts == {"agent": 0, "driver": 1}
     assert edge.direct.done == []
     edge.store.drop(ref)
     await settle()

@@ -29,6 +29,7 @@ from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
 from edge.registry.drivers_store import KnownDrivers, write_drivers
 from edge.registry.registration import NodeInfo, Registration, csi_node_drivers
+from tests.kit.agent_settings import agent_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,15 +71,9 @@ class Node:
         self.start()
 
     def start(self, *, named: bool = True) -> None:
-        self.registry = DriverRegistry(
-            "n1",
-            state_dir=self.state,
-            max_message_bytes=1 << 20,
-            sockets=[Path(self.c)] if named else [],
-            own=self.own,
-            clock=lambda: self.now,
-            changed=self._changed,
-        )
+        settings = agent_settings(self.state, *([Path(self.c)] if named else []), own=self.own)
+        self.registry = DriverRegistry(settings, clock=lambda: self.now)
+        self.registry.subscribe(self._changed)
 
     async def restart(self) -> None:
         await self.registry._store.write()

@@ -14,6 +14,7 @@ import pytest
 
 from cli.process_options import EDGE_OPTIONS
 from common.errors import SettingsError
+from common.metrics import Metrics
 from common.objects import Object, Ref, Stamp, encode_body
 from common.pages.json_form import time_of
 from common.sync_messages import InStep, put
@@ -57,7 +58,7 @@ def part(
         }
         | ({"relay_dir": relay} if relay else {})
     )
-    return KubeletPart(settings, changed=lambda: None, count_deferred=lambda _by: None)
+    return KubeletPart(settings, Metrics())
 
 
 @asynccontextmanager

@@ -34,8 +34,8 @@ async def test_a_problem_counts_when_it_has_lasted_and_is_logged_once_and_each_c
     monkeypatch.setattr("edge.problems.LOOK_S", 0.0)
     told: list[list[str]] = []
     looks = (["passing"], ["lasting"], ["lasting"], ["lasting", "later"], ["later"], [], ["later"], ["later"])
-    problems = Problems(finding(*looks), changed=lambda: told.append(problems.standing))
+    problems = Problems()
     with pytest.raises(AllSeenError):
-        await problems.run()
+        await problems.run(finding(*looks), changed=lambda: told.append(problems.standing))
     assert told == [["lasting"], ["later"], [], ["later"]]
     assert caplog.messages == ["lasting", "later", "later"]
