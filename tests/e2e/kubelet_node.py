@@ -84,10 +84,6 @@ class KubeletNode(Node):
     def read(self, pod: Object, name: str) -> str:
         return self.run(pod, "cat", f"/{name}")
 
-    def why(self, pod: Object) -> str:
-        meta = pod["metadata"]
-        return "\n".join(self._plane.api.events(meta["name"], namespace=meta["namespace"]))
-
     def size_bytes(self, pod: Object, volume: str) -> int:
         blocks, size = self.run(pod, "stat", "-f", "-c", "%b %S", f"/{volume}").split()
         return int(blocks) * int(size)

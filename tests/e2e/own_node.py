@@ -73,9 +73,6 @@ class OwnNode(Node):
     def read(self, pod: Object, name: str) -> str:
         return self._path(pod, name).read_text()
 
-    def why(self, pod: Object) -> str:
-        return "\n".join(it["error"] for it in self.volumes() if it["uid"] == pod["metadata"]["uid"])
-
     def size_bytes(self, pod: Object, volume: str) -> int:
         found = os.statvfs(self._path(pod, volume))
         return found.f_blocks * found.f_frsize

@@ -5,29 +5,22 @@ After each test the hub must still answer an operator, and its log must hold no 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from common.dial import dial
-from common.endpoint import hub_endpoint
-from common.errors import HandshakeRefused
-from common.limits import Limits
-from common.messages import Ack, Chunk, Goodbye, Kind, Open, Ping, Priority, Reason, encode
+from common.messages import Ack, Goodbye, Kind, Open, Ping, Priority, Reason, encode
 from tests.kit import needs
 from tests.kit.bridge import Bridge, Hub
 from tests.kit.certificates import Authority, Pem
 from tests.kit.intruder import gets_in, lasting_hub, refusal_of, resident_bytes
-from tests.kit.linked import Peer
 from tests.kit.operator import hub_state
 from tests.kit.other_user import NOBODY_ELSE, as_user
 from tests.kit.ports import free_ports
@@ -114,12 +107,6 @@ def test_what_is_no_http_is_hung_up_on(hub: Hub, data: bytes) -> None:
         stranger.send(data)
         stranger.read_to_end()
         hub.wait_logged(f"{stranger.address} got no session: it does")
-
-
-def test_a_client_that_says_nothing_is_hung_up_on_after_the_hellos_time(hub: Hub) -> None:
-    with Stranger(hub.address) as stranger:
-        assert stranger.read_to_end() == b""
-        hub.wait_logged(f"{stranger.address} got no session: no WebSocket handshake within 3 s")
 
 
 def test_a_client_that_connects_and_goes_is_no_news(hub: Hub) -> None:
@@ -224,44 +211,6 @@ def test_a_session_that_begins_wrongly_ends_with_a_goodbye_that_says_why(hub: Hu
         assert goodbye.reason == Reason.PROTOCOL_ERROR
         assert why in goodbye.message
         hub.wait_logged(f"no hello from {stranger.address}: {goodbye.message}")
-
-
-def test_another_wire_version_is_told_to_both_ends(hub: Hub) -> None:
-    said = hello("edge", "n1", version=99, oldest=98)
-    wanted = (
-        r"edge n1 \(csi-bridge/\S+\) speaks wire version 99 \(oldest 98\), this side \(csi-bridge/\S+\) 2 \(oldest 2\);"
-        " upgrade the older"
-    )
-    with pytest.raises(HandshakeRefused, match=wanted) as refusal:
-        asyncio.run(dial(hub_endpoint(f"ws://{hub.address}"), said, Peer(accepts=False), limits=Limits()))
-    assert refusal.value.reason == Reason.PROTOCOL_ERROR
-    wait_for(lambda: any(re.search(wanted, line["msg"]) for line in hub.lines()), what="log line of the version")
-
-
-def test_a_hello_that_never_comes_is_said_goodbye_to_whatever_websocket_pings_come(hub: Hub) -> None:
-    with Stranger(hub.address) as stranger:
-        stranger.upgrade()
-        stranger.websocket(b"", opcode=PING)
-        assert stranger.all_frames() == [Goodbye(Reason.HELLO_TIMEOUT, "no hello within 3 s", 0)]
-        hub.wait_logged(f"no hello from {stranger.address}: no hello within 3 s")
-
-
-@pytest.mark.parametrize(
-    ("frames", "why"),
-    [
-        ((CALL, CALL), "Open: stream id 1 is not a new one of the peer's"),
-        ((CALL, Chunk(1, 5 << 20, b"x")), "Chunk: a message of 5242881 bytes; 4194304 were agreed"),
-        ((hello("edge", "n1"),), "Hello: twice"),
-    ],
-    ids=["twice", "too large", "hello again"],
-)
-def test_a_peer_that_breaks_the_sessions_rules_is_said_goodbye_to(hub: Hub, frames: tuple[Any, ...], why: str) -> None:
-    with Stranger(hub.address) as stranger:
-        name = node_of(stranger)
-        stranger.greet(hello("edge", name))
-        stranger.frames(*frames)
-        assert stranger.last_word() == (Reason.PROTOCOL_ERROR, why)
-        hub.wait_logged(f"edge {name} is gone: {why}")
 
 
 # -------------------- who may be what --------------------
@@ -408,12 +357,6 @@ def test_clients_that_spoke_before_the_hub_came_to_accept_them_get_in(secure: Hu
         let_pass(0.3)
         secure.process.signal(signal.SIGCONT)
         assert all(one.result() for one in coming)
-
-
-def test_a_tls_handshake_that_never_comes_is_hung_up_on_after_the_hellos_time(secure: Hub) -> None:
-    with Stranger(secure.address) as stranger:
-        assert stranger.read_to_end() == b""
-        secure.wait_logged(f"the TLS handshake with {stranger.address} failed: ")
 
 
 def test_insecure_beside_tls_files_lets_nobody_in_without_its_certificate(secure: Hub, authority: Authority) -> None:

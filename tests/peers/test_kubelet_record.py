@@ -18,10 +18,26 @@ from tests.peers.kubelet.play import play
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tests.kit.peers.control_plane import ControlPlane
     from tests.peers.kubelet.kubelet_node import KubeletNode
     from tests.peers.kubelet.scenario import Scenario
 
 _SENTINEL = "not-a-log"
+
+_FIELDS = {
+    "attachRequired": ("no-attach",),
+    "fsGroupPolicy": ("fs-group-file", "fs-group-none", "fs-group-with-fs-type"),
+    "nodeAllocatableUpdatePeriodSeconds": (),  # tests/unit/test_node_facts.py, tests/integration/test_registrar.py
+    "podInfoOnMount": ("pod-info",),
+    "preventPodSchedulingIfMissing": (),  # the scheduler's, alpha and off: it looks at CSINode, which is written
+    "requiresRepublish": ("republish",),
+    "seLinuxMount": ("selinux-mount",),  # without SELinux it changes nothing
+    "serviceAccountTokenInSecrets": ("tokens-in-secrets",),
+    "storageCapacity": (),  # the scheduler's and the provisioner's: it concerns topology
+    "tokenRequests": ("tokens",),
+    "volumeLifecycleModes": ("inline", "one-pod"),
+}
+"""The fields of a CSIDriver, and the scenarios that show them."""
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +87,12 @@ def test_every_scenario_has_a_record_and_every_record_a_scenario() -> None:
     recorded = {path.stem for path in catalog.RECORDS.glob("*.json")}
 
     assert recorded == set(catalog.BY_NAME)
+
+
+def test_every_field_of_a_csidriver_is_in_a_scenario_or_has_a_reason(control_plane: ControlPlane) -> None:
+    document = control_plane.api.openapi("apis/storage.k8s.io/v1")
+    assert set(document["components"]["schemas"]["io.k8s.api.storage.v1.CSIDriverSpec"]["properties"]) == set(_FIELDS)
+    assert {name for scenarios in _FIELDS.values() for name in scenarios} <= set(catalog.BY_NAME)
 
 
 def test_a_call_that_only_one_of_two_records_has_is_told_unless_a_rule_wants_it() -> None:

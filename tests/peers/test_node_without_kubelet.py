@@ -17,7 +17,7 @@ import pytest
 from cloud.kinds.nodes import PROBLEM
 from common.objects import Ref, Stamp
 from edge.stores.sealing import load_sealer
-from tests.kit.edge_node import DRIVER, NODE, pod, volume
+from tests.kit.edge_node import NODE, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
 from tests.kit.waiting import wait_for
@@ -45,31 +45,6 @@ def node(short_dir: Path, tmp_path: Path, control_plane: ControlPlane) -> Iterat
 def create(plane: ControlPlane, *objects: Object) -> None:
     for each in objects:
         plane.api.create(each)
-
-
-def test_a_pods_claim_is_mounted_and_the_cluster_knows_the_node_and_its_driver(
-    node: ClusterNode, control_plane: ControlPlane
-) -> None:
-    api = control_plane.api
-    node.start(driver_flags=("--no-attach", "--max-volumes-per-node=3"))
-    create(control_plane, *volume("data", node.make_volume("data")), pod("web", "data"))
-
-    (path,) = node.wait_published("web")
-    (path / "file").write_text("hello")
-
-    csi_node = api.wait_until("CSINode", NODE, lambda it: bool(it["spec"]["drivers"]), what="with its driver")
-    assert [(it["name"], it["nodeID"]) for it in csi_node["spec"]["drivers"]] == [(DRIVER, NODE)]
-    assert csi_node["spec"]["drivers"][0]["allocatable"] == {"count": 3}
-    ids = "csi.volume.kubernetes.io/nodeid"
-    known = api.wait_until("Node", NODE, lambda it: DRIVER in it["metadata"]["annotations"].get(ids, ""), what="known")
-    assert csi_node["metadata"]["ownerReferences"][0]["uid"] == known["metadata"]["uid"]
-    assert known["metadata"]["annotations"]["volumes.kubernetes.io/controller-managed-attach-detach"] == "true"
-
-    api.delete_now("Pod", "web", namespace="default")
-    node.wait_clean()
-    create(control_plane, pod("again", "data"))
-    (path,) = node.wait_published("again")
-    assert (path / "file").read_text() == "hello"
 
 
 def test_an_event_tells_once_why_a_pod_whose_volumes_are_mounted_stays_pending(

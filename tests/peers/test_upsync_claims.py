@@ -112,32 +112,6 @@ async def test_a_claims_expansion_is_written_step_by_step(control_plane: Control
         assert again["metadata"]["resourceVersion"] == now["metadata"]["resourceVersion"]
 
 
-async def test_a_refusal_is_of_its_size_alone(control_plane: ControlPlane, namespace: str) -> None:
-    claim, ref = await bound_claim(control_plane, namespace), Ref(CLAIM, namespace, "data")
-    refused = told(claim, "1Gi", "NodeResizeInfeasible", ERROR)
-    async with kube_of(control_plane) as kube:
-        writer = ClaimWriter(kube, AllClosures())
-        await writer.write("n1", ref, refused)
-        now = await claim_now(control_plane, namespace)
-        assert now["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizeInfeasible"}
-        for size, turn in (("3Gi", "ControllerResizeInProgress"), ("3Gi", "NodeResizePending")):
-            before = await asyncio.to_thread(resized, control_plane, namespace, size, turn)
-            await writer.write("n1", ref, refused)
-            assert (await claim_now(control_plane, namespace))["status"] == before["status"]
-
-
-async def test_a_claim_made_anew_or_gone_is_left_alone(control_plane: ControlPlane, namespace: str) -> None:
-    claim, ref = await bound_claim(control_plane, namespace), Ref(CLAIM, namespace, "data")
-    other = {**claim, "metadata": {**claim["metadata"], "uid": "another"}}
-    async with kube_of(control_plane) as kube:
-        writer = ClaimWriter(kube, AllClosures())
-        await writer.write("n1", ref, told(other, "2Gi"))
-        await writer.write("n1", Ref(CLAIM, namespace, "none"), told(claim, "2Gi"))
-    assert (await claim_now(control_plane, namespace))["metadata"]["resourceVersion"] == claim["metadata"][
-        "resourceVersion"
-    ]
-
-
 def event(about: Body, *, count: int = 1, minute: int = 0) -> Body:
     return {
         "involvedObject": about,

@@ -193,15 +193,6 @@ async def test_how_many_volumes_a_driver_takes_changes_without_the_entry_going(k
     assert seen == [["id"], [], ["id-2"]]
 
 
-async def test_a_driver_that_is_not_taken_holds_up_no_other(kube: Kube, node: str) -> None:
-    await write(NodeWriter(kube, InUse()), node, "Node", {})
-    told = [driver("a.example", "id"), driver("b.example", "x" * 1000), driver("c.example", "id")]
-    with pytest.raises(KubeError, match="the API server rejects"):
-        await write(CSINodeWriter(kube), node, "CSINode", {"spec": {"drivers": told}})
-    found = (await kube.get(CSI_NODES, node))["spec"]["drivers"]
-    assert [it["name"] for it in found] == ["a.example", "c.example"]
-
-
 @pytest.mark.slow
 async def test_a_heart_makes_a_node_ready_and_its_lease_and_csinode_go_with_it(kube: Kube, node: str) -> None:
     async with heart_of(kube, node) as heartbeats:

@@ -114,18 +114,3 @@ async def test_a_finalizer_keeps_a_pod_and_is_waited_for_without_a_word(
         assert kept is not None
         assert kept["metadata"]["resourceVersion"] == version
     await asyncio.to_thread(api.patch, "Pod", "web", {"metadata": {"finalizers": None}}, namespace=namespace)
-
-
-async def test_where_the_hub_did_not_make_the_node_a_pod_is_left_alone(
-    control_plane: ControlPlane, namespace: str, node: str
-) -> None:
-    api, ref = control_plane.api, Ref("Pod", namespace, "web")
-    change = {"metadata": {"annotations": {"csi-bridge.io/made-by": None}}}
-    await asyncio.to_thread(api.patch, "Node", node, change)
-    pod = await asyncio.to_thread(create, control_plane, namespace, node)
-    await asyncio.to_thread(api.delete, "Pod", "web", namespace=namespace)
-    async with connect(str(control_plane.admin_kubeconfig())) as kube:
-        writer = PodWriter(kube)
-        await writer.write(node, ref, told(pod, UNMOUNTED, RELEASED))
-        assert await asyncio.to_thread(now, control_plane, namespace) is not None
-        assert len(writer.problems()) == 1

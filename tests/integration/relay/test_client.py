@@ -1,13 +1,10 @@
 """The gRPC client against real drivers' libraries: bytes there and back, statuses unchanged, cancels, restarts."""
 
 import asyncio
-import contextlib
 import os
-import signal
-import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -24,15 +21,6 @@ from common.status import Code, Status
 from tests.integration.relay.support import MIB, Vendor, channel_to, forwarding, serving, sidecar_at, vendor_at
 from tests.kit.waiting import until
 
-VENDOR_PROCESS = Path(__file__).with_name("vendor_process.py")
-
-
-async def test_a_unary_call_gives_status_and_message(path: Path) -> None:
-    with vendor_at(path):
-        async with channel_to(path) as channel:
-            assert await channel.call("/a.B/Echo", b"request").unary() == (Status(Code.OK), b"request")
-            assert await channel.call("/a.B/Echo", b"").unary() == (Status(Code.OK), b"")
-
 
 async def test_grpcios_asyncio_server_is_called_as_well(path: Path) -> None:
     server = grpc.aio.server()
@@ -42,16 +30,6 @@ async def test_grpcios_asyncio_server_is_called_as_well(path: Path) -> None:
     async with channel_to(path) as channel:
         assert await channel.call("/a.B/Echo", b"request").unary() == (Status(Code.OK), b"request")
     await server.stop(0)
-
-
-@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
-async def test_every_status_of_the_vendors_comes_back_unchanged(path: Path, code: grpc.StatusCode) -> None:
-    def refuse(_request: bytes, context: grpc.ServicerContext) -> bytes:
-        context.abort(code, "50% é\n of it ")
-
-    with vendor_at(path, Refuse=refuse):
-        async with channel_to(path) as channel:
-            assert await channel.call("/a/Refuse", b"").unary() == (Status(code.value[0], "50% é\n of it "), None)
 
 
 async def test_what_the_vendors_library_says_of_an_exception_or_a_missing_method_is_the_vendors_word(
@@ -94,20 +72,6 @@ async def test_an_answer_above_the_limit_is_refused_and_names_its_size(path: Pat
             with pytest.raises(VendorAnswerTooLarge, match="2000 bytes is larger than the limit of 1000"):
                 await channel.call("/a/Big", b"").unary()
             assert (await channel.call("/a/Echo", b"still up").unary())[1] == b"still up"
-
-
-async def test_a_stream_gives_its_messages_and_then_its_status(path: Path) -> None:
-    def stream(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        yield from (bytes([each]) for each in range(100))
-        context.abort(grpc.StatusCode.ABORTED, "enough")
-
-    with vendor_at(path, Stream=stream):
-        async with channel_to(path) as channel:
-            call = channel.call("/a/Stream", b"")
-            with pytest.raises(RuntimeError, match="before"):
-                assert call.status
-            assert [message async for message in call] == [bytes([each]) for each in range(100)]
-            assert call.status == Status(Code.ABORTED, "enough")
 
 
 async def test_a_slow_reader_slows_the_vendor(path: Path) -> None:
@@ -329,55 +293,6 @@ async def test_a_driver_that_refuses_to_say_who_it_is_is_an_error_in_the_asker_s
         async with channel_to(path, who=nobody) as channel:
             with pytest.raises(VendorUnreachable, match=r"it answers with 12"):
                 await channel.call("/a/Echo", b"").unary()
-
-
-async def test_a_driver_that_is_not_there_is_an_error_that_says_so(path: Path) -> None:
-    async with channel_to(path) as channel:
-        with pytest.raises(
-            VendorUnreachable, match=r"cannot connect to unix:///.*vendor.sock: no such socket"
-        ) as caught:
-            await channel.call("/a/Echo", b"").unary()
-        assert caught.value.sent is False
-        with vendor_at(path):
-            assert (await channel.call("/a/Echo", b"up now").unary())[1] == b"up now"
-
-
-@pytest.fixture
-async def killable(path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await started(path)
-    yield process
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()
-
-
-async def started(path: Path) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, VENDOR_PROCESS, path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"serving\n"
-    return process
-
-
-async def test_a_driver_killed_in_the_middle_of_calls_never_gives_a_status(
-    path: Path, killable: asyncio.subprocess.Process
-) -> None:
-    async with channel_to(path) as channel:
-        held = [asyncio.ensure_future(channel.call("/a/Hold", b"").unary()) for _ in range(5)]
-        streams = [asyncio.ensure_future(drain(channel.call("/a/Trickle", b""))) for _ in range(2)]
-        assert killable.stdout is not None
-        for _ in held:
-            await killable.stdout.readline()
-        killable.send_signal(signal.SIGKILL)
-        for result in await asyncio.gather(*held, *streams, return_exceptions=True):
-            assert isinstance(result, VendorConnectionError)
-            assert "closed the connection during the call" in str(result)
-            assert result.sent is True
-
-
-async def drain(call: object) -> int:
-    return len([message async for message in call])  # type: ignore[attr-defined]  # grpc.aio has no types
 
 
 async def test_everything_passes_through_both_ends_unchanged(path: Path, tmp_path: Path) -> None:
