@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from common.codec import Codec, UnknownFrame
 from common.errors import RemoteProtocolError
 
-_LIMIT_S = 60.0
-"""A slow device starts the process in seconds."""
+_LIMIT_S = 60.0  # a slow device starts the process in seconds
 
 
 @dataclass(frozen=True, slots=True)

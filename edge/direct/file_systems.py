@@ -27,40 +27,34 @@ from pathlib import Path
 
 from common.files import opened
 
-_FIRST_BLOCK_BYTES = 4_096
-"""LVM, for one, leaves zeros there on a new volume, and an earlier volume's data behind it."""
+_FIRST_BLOCK_BYTES = 4_096  # LVM, for one, leaves zeros there on a new volume, and an earlier volume's data behind it
 
+# At both ends of a device: blkid looks for signatures there (btrfs has it at 64 KiB, md at the end).
 _PROBED_BYTES = 1 << 20
-"""At both ends of a device: blkid looks for signatures there (btrfs has it at 64 KiB, md at the end)."""
 
 _UNKNOWN = "data that is no known file system"
 
+# The commands, as the kubelet's without the UUID (k8s.io/mount-utils).
 _MAKE = {
     "ext4": ("mkfs.ext4", "-F", "-q", "-m0", "-U"),
     "xfs": ("mkfs.xfs", "-f", "-q", "-m"),
 }
-"""The commands, as the kubelet's without the UUID (k8s.io/mount-utils)."""
 
-_LOCK_WAIT_S = 5.0
-"""udev looks at a device for a moment after each change, with a lock of its own."""
+_LOCK_WAIT_S = 5.0  # udev looks at a device for a moment after each change, with a lock of its own
 
+# The exit codes of blkid for a device without a known signature, and for one with several.
 _NOTHING_FOUND, _SEVERAL_FOUND = 2, 8
-"""The exit codes of blkid for a device without a known signature, and for one with several."""
 
-_ENTRY = "PART_ENTRY_"
-"""How the names begin of what blkid tells of a partition itself, whatever it holds."""
+_ENTRY = "PART_ENTRY_"  # how the names begin of what blkid tells of a partition itself, whatever it holds
 
-_FSCK_FINE = {0, 1}
-"""The exit codes of e2fsck: clean; errors corrected."""
+_FSCK_FINE = {0, 1}  # the exit codes of e2fsck: clean; errors corrected
 
-_ERROR_FS = 0x2
-"""EXT4_ERROR_FS (linux, fs/ext4/ext4.h)."""
+_ERROR_FS = 0x2  # EXT4_ERROR_FS (linux, fs/ext4/ext4.h)
 
-_64BIT = 0x80
-"""INCOMPAT_64BIT: the number of blocks has an upper half (linux, fs/ext4/ext4.h)."""
+_64BIT = 0x80  # INCOMPAT_64BIT: the number of blocks has an upper half (linux, fs/ext4/ext4.h)
 
+# A file system may leave the last blocks of its device unused: they would hold hardly more than a group's tables.
 _SLACK_BLOCKS = 64
-"""A file system may leave the last blocks of its device unused: they would hold hardly more than a group's tables."""
 
 
 @dataclass(frozen=True, slots=True)

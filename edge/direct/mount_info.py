@@ -17,11 +17,11 @@ from edge.disk.volume_data import encode_struct
 from edge.runtimes import DIRECT
 from edge.volume_errors import Uncertain
 
+# A metadata key: the gid, in decimal digits. The Go runtime's guest gives the volume's files to it.
 FS_GROUP = "fsGroup"
-"""A metadata key: the gid, in decimal digits. The Go runtime's guest gives the volume's files to it."""
 
+# A metadata key: `Always` or `OnRootMismatch`. It counts only beside `FS_GROUP`.
 FS_GROUP_POLICY = "fsGroupChangePolicy"
-"""A metadata key: `Always` or `OnRootMismatch`. It counts only beside `FS_GROUP`."""
 
 
 class MountInfoBroken(Uncertain):

@@ -25,24 +25,20 @@ from urllib.parse import quote
 from common.errors import BridgeError
 from common.metrics import VolumeStats
 
-SANDBOXES = "vc/sbs"
-"""The directory of running sandboxes below /run, compiled into the runtime."""
+SANDBOXES = "vc/sbs"  # the directory of running sandboxes below /run, compiled into the runtime
 
 SOCKET = "shim-monitor.sock"
 
-LIMIT_S = 3.0
-"""How long one request may take, with its answer: kata-runtime's own limit."""
+LIMIT_S = 3.0  # how long one request may take, with its answer: kata-runtime's own limit
 
-LARGEST_REPLY_BYTES = 65_536
-"""Ordinary ones have 200 bytes."""
+LARGEST_REPLY_BYTES = 65_536  # ordinary ones have 200 bytes
 
+# `VolumeUsage.Unit` of CSI. Kata writes the numbers.
 _BYTES, _INODES = 1, 2
-"""`VolumeUsage.Unit` of CSI. Kata writes the numbers."""
 
 _LARGEST_COUNT = 2**63 - 1
 
-_LONGEST_TEXT = 500
-"""An error quotes this much of a shim's text."""
+_LONGEST_TEXT = 500  # an error quotes this much of a shim's text
 
 
 class ShimError(BridgeError):

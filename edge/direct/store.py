@@ -28,19 +28,19 @@ from common.files import opened
 from edge.direct.mount_info import MountInfo, MountInfoBroken, device_of
 from edge.volume_errors import Uncertain, told
 
+# The directory below /run that both runtimes read. It is compiled into them.
 KATA_ROOT = "kata-containers/shared/direct-volumes"
-"""The directory below /run that both runtimes read. It is compiled into them."""
 
 MOUNT_INFO = "mountInfo.json"
 
+# The longest volume path: its key has 252 characters. A file's name has 255 at most (NAME_MAX).
 LONGEST_PATH_BYTES = 189
-"""The longest volume path: its key has 252 characters. A file's name has 255 at most (NAME_MAX)."""
 
+# Limit for reading a mountInfo.json. An ordinary one has 200 bytes.
 LARGEST_BYTES = 65_536
-"""Limit for reading a mountInfo.json. An ordinary one has 200 bytes."""
 
+# Begins the name of a file that is no volume's yet. No key has a dot.
 _NEW = ".new-"
-"""Begins the name of a file that is no volume's yet. No key has a dot."""
 
 _DIR_MODE = 0o700
 _FILE_MODE = 0o600

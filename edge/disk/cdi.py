@@ -41,15 +41,14 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 
 _VENDOR, _CLASS = "csi-bridge.io", "volume"
 _KIND = f"{_VENDOR}/{_CLASS}"
-_PREFIX = f"{_VENDOR}-{_CLASS}_"
-"""CDI's form of a transient file's name."""
+_PREFIX = f"{_VENDOR}-{_CLASS}_"  # CDI's form of a transient file's name
 
+# They brought the type of a mount, and a device node with another path on the host.
 _MOUNT_VERSION, _NODE_VERSION = "0.4.0", "0.5.0"
-"""They brought the type of a mount, and a device node with another path on the host."""
 
+# Engines may run as other users. A file has only paths.
 _DIR_MODE = 0o755
 _FILE_MODE = 0o644
-"""Engines may run as other users. A file has only paths."""
 
 
 class CdiFiles:

@@ -13,19 +13,16 @@ from pathlib import Path
 
 from edge.volume_errors import NotReady
 
-PLUGIN = "kubernetes.io~csi"
-"""The CSI plugin's name as a directory: `kubernetes.io/csi` with `/` escaped."""
+PLUGIN = "kubernetes.io~csi"  # the CSI plugin's name as a directory: `kubernetes.io/csi` with `/` escaped
 
 VOL_DATA = "vol_data.json"
 
-LONGEST_NAME_BYTES = 255
-"""NAME_MAX of every Linux file system that may hold a root directory."""
+LONGEST_NAME_BYTES = 255  # NAME_MAX of every Linux file system that may hold a root directory
 
+# Names beside the drivers' staging directories: block volumes, and stagings of kubelets before 1.24.
 NO_DRIVERS = frozenset({"volumeDevices", "pv"})
-"""Names beside the drivers' staging directories: block volumes, and stagings of kubelets before 1.24."""
 
-_BLOCK_OWN = frozenset({"staging", "publish"})
-"""Names beside the directories of single block volumes."""
+_BLOCK_OWN = frozenset({"staging", "publish"})  # names beside the directories of single block volumes
 
 
 @dataclass(frozen=True, slots=True)

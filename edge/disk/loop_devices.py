@@ -27,32 +27,28 @@ from common.files import opened
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
+# From linux/loop.h.
 _SET_FD = 0x4C00
 _CLR_FD = 0x4C01
 _SET_STATUS64 = 0x4C04
 _GET_STATUS64 = 0x4C05
 _CTL_GET_FREE = 0x4C82
-"""From linux/loop.h."""
 
-_INFO = struct.Struct("=56x64s112x")
-"""`struct loop_info64`: all 0 except `lo_file_name`, which ends with a 0."""
+_INFO = struct.Struct("=56x64s112x")  # `struct loop_info64`: all 0 except `lo_file_name`, which ends with a 0
 
-_GONE = "/"
-"""The path that the kernel tells when the file's mount is gone, with its namespace or by `umount --lazy`."""
+_GONE = "/"  # the path that the kernel tells when the file's mount is gone, with its namespace or by `umount --lazy`
 
-_MOST_TRIES = 50
-"""Another program may take a free loop device before the agent does."""
+_MOST_TRIES = 50  # another program may take a free loop device before the agent does
 
-_DETACH_WAIT_S = 2.0
-"""A detached loop device stays while another program, such as udev, has it open."""
+_DETACH_WAIT_S = 2.0  # a detached loop device stays while another program, such as udev, has it open
 
+# Limit for the kernel's look at a device's file: a thousand times its duration with a server that answers.
 _LOOK_LIMIT_S = 2.0
-"""Limit for the kernel's look at a device's file: a thousand times its duration with a server that answers."""
 
 _SYSFS = Path("/sys/block")
 
+# Looks that did not end in time. A device is not opened again before its last look has ended.
 _hung: dict[Path, threading.Thread] = {}
-"""Looks that did not end in time. A device is not opened again before its last look has ended."""
 
 
 def loops_on(file: Path) -> list[Path]:

@@ -20,16 +20,15 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
+# The table is read at most this often, until two readings are equal: one reading is no snapshot while others mount.
 _MOST_READS = 5
-"""The table is read at most this often, until two readings are equal: one reading is no snapshot while others mount."""
 
-GUARD = "csi-bridge-guard"
-"""The source of a guard in the mount table."""
+GUARD = "csi-bridge-guard"  # the source of a guard in the mount table
 
+# From mount(2) and umount2(2). A guard is MS_RDONLY, MS_NOSUID, MS_NODEV and MS_NOEXEC.
 _MS_BIND = 0x1000
 _MS_GUARD = 0x1 | 0x2 | 0x4 | 0x8
 _UMOUNT_NOFOLLOW = 8
-"""From mount(2) and umount2(2). A guard is MS_RDONLY, MS_NOSUID, MS_NODEV and MS_NOEXEC."""
 
 _PLUGINS = "/plugins/kubernetes.io/"
 

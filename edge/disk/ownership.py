@@ -27,21 +27,18 @@ from edge.disk.root_dir import RootDir
 
 log = logging.getLogger("csi_bridge.edge.disk.ownership")
 
+# After this time the pod's owner learns why the pod does not start (the kubelet's firstEventReportDuration).
 FIRST_WORD_S = 30.0
-"""After this time the pod's owner learns why the pod does not start (the kubelet's firstEventReportDuration)."""
 
-NEXT_WORD_S = 60.0
-"""Further reports come at this interval (the kubelet's progressReportDuration)."""
+NEXT_WORD_S = 60.0  # further reports come at this interval (the kubelet's progressReportDuration)
 
-_STOP_WAIT_S = 5.0
-"""A stopped walk ends at its next entry, unless the file system is dead."""
+_STOP_WAIT_S = 5.0  # a stopped walk ends at its next entry, unless the file system is dead
 
 _GROUP_RW = 0o660
 _GROUP_X = 0o110
 _NOT_FOLLOWED = os.O_NOFOLLOW | os.O_CLOEXEC
 
-MayGoOn = Callable[[], bool]
-"""Tells whether a volume may be changed at this moment."""
+MayGoOn = Callable[[], bool]  # tells whether a volume may be changed at this moment
 
 
 def always() -> bool:

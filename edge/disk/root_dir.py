@@ -21,21 +21,21 @@ from typing import Literal
 
 from common.files import NEW, opened, replace_file
 
+# The kubelet's modes (its umask is 022). They are set explicitly, so the agent's umask has no effect.
 DIR_MODE = 0o750
 FILE_MODE = 0o644
-"""The kubelet's modes (its umask is 022). They are set explicitly, so the agent's umask has no effect."""
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Kind = Literal["dir", "file", "link", "other"]
 
+# Texts for errors with a special meaning here. O_NOFOLLOW with O_DIRECTORY turns a link into ENOTDIR (open(2)).
 _WORDS = {
     errno.ENOTDIR: "something there, or on the way, is not a directory (a symbolic link is not followed)",
     errno.ELOOP: "it is a symbolic link, which is not followed",
     errno.EBUSY: "something is mounted there",
     errno.ENOTEMPTY: "it is not empty",
 }
-"""Texts for errors with a special meaning here. O_NOFOLLOW with O_DIRECTORY turns a link into ENOTDIR (open(2))."""
 
 
 class RootDirError(OSError):

@@ -15,11 +15,11 @@ from edge.volumes import PodVolume, Volume, attachment_name
 EPHEMERAL = "Ephemeral"
 PERSISTENT = "Persistent"
 
+# Limit for reading a file. The kubelet's have 400 bytes; a volumeHandle of Kubernetes 1.36 may have some thousand.
 LARGEST_BYTES = 65_536
-"""Limit for reading a file. The kubelet's have 400 bytes; a volumeHandle of Kubernetes 1.36 may have some thousand."""
 
+# Go's encoding/json escapes these characters, which have a meaning in HTML or JavaScript.
 _HTML = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-"""Go's encoding/json escapes these characters, which have a meaning in HTML or JavaScript."""
 
 _KEYS = {
     "driver": "driverName",

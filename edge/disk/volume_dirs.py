@@ -28,8 +28,8 @@ from edge.volumes import PodVolume, Volume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
+# Left behind when the agent dies while it writes vol_data.json (`RootDir.write_file`).
 _HALF_WRITTEN = f"{VOL_DATA}.new"
-"""Left behind when the agent dies while it writes vol_data.json (`RootDir.write_file`)."""
 
 
 class VolumeDirs:
@@ -38,8 +38,8 @@ class VolumeDirs:
     def __init__(self, root: RootDir, node: str) -> None:
         self.layout = Layout(root.path)
         self._root, self._node = root, node
+        # Why each unreadable directory could not be cleaned away: it is tried again each time, but logged once.
         self._kept: dict[Path, str] = {}
-        """Why each unreadable directory could not be cleaned away: it is tried again each time, but logged once."""
 
     def target(self, what: Published | Staged) -> Path:
         """Return the path that the driver gets for a publication or a staging."""

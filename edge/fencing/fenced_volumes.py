@@ -19,13 +19,13 @@ _DEVICES: Final = Path("/sys/dev/block")
 _SWAPS: Final = Path("/proc/swaps")
 _JOURNALS: Final = Path("/proc/fs/jbd2")
 
+# A loop device's writes reach its file's disk later than the loop device itself says.
 _UNSAFE_MAJORS: Final = {"7": "a loop device"}
-"""A loop device's writes reach its file's disk later than the loop device itself says."""
 
 _UNSAFE_OPTIONS: Final = ("nobarrier", "barrier=0", "dax", "logdev=", "rtdev=", "journal_path=", "journal_dev=")
 
+# The machine's first process id namespace (PROC_PID_INIT_INO of linux/proc_ns.h).
 _FIRST_PIDS: Final = "pid:[4026531836]"
-"""The machine's first process id namespace (PROC_PID_INIT_INO of linux/proc_ns.h)."""
 
 
 class Kept(Exception):

@@ -48,8 +48,7 @@ from edge.volumes import Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.fence")
 
-_LOOK_S: Final = 0.5
-"""Between two looks of the thread; `watchdog.LEAST_S` has many of them."""
+_LOOK_S: Final = 0.5  # between two looks of the thread; `watchdog.LEAST_S` has many of them
 
 Changed = Callable[[Collection[VolumeKey]], None]
 
@@ -88,12 +87,11 @@ class Fencing:
         # The length of the lease that it needs, in seconds. While the agent has volumes from its last start, it is at
         # most that of that start, which the hub counts with.
         self.lease_s = min(lease_s, plan.lease_s) if self._has_any else lease_s
+        # The time with which the hub counts; 0 before the watchdog was opened.
         self._watchdog_s = plan.watchdog_s if self._has_any else 0
-        """The time with which the hub counts; 0 before the watchdog was opened."""
         self._ends_at = ends_at or 0.0
         self._kept: dict[VolumeKey, str] = {}
-        self._flaws: dict[str, str] = {}
-        """By file system type, the result of the trial."""
+        self._flaws: dict[str, str] = {}  # by file system type, the result of the trial
         self._trying, self._writing = asyncio.Lock(), threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fence", daemon=True)

@@ -22,8 +22,7 @@ from edge.fencing.plan import FileSystem
 
 FS_TYPES: Final = ("ext4", "xfs")
 
-_SHUTDOWN: Final = 0x8004587D
-"""FS_IOC_SHUTDOWN: _IOR('X', 125, u32)."""
+_SHUTDOWN: Final = 0x8004587D  # FS_IOC_SHUTDOWN: _IOR('X', 125, u32)
 _FREEZE_FIRST: Final = struct.pack("I", 0)
 
 _PROC: Final = Path("/proc")

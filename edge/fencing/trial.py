@@ -14,8 +14,8 @@ from edge.disk.mounts import read_table
 from edge.fencing.plan import FileSystem
 from edge.fencing.shutdown import NotShutDown, sequence_of, shut_down
 
+# The size of the image in bytes (mkfs.xfs wants 300 MB), and the command that makes it.
 _MAKE: Final = {"ext4": (16 << 20, "mkfs.ext4", "-q", "-F"), "xfs": (300 << 20, "mkfs.xfs", "-q", "-f")}
-"""The size of the image in bytes (mkfs.xfs wants 300 MB), and the command that makes it."""
 
 _TOOL_LIMIT_S: Final = 20.0
 

@@ -10,13 +10,11 @@ import struct
 from pathlib import Path
 from typing import Final
 
-LEAST_S: Final = 30
-"""The shortest time that is used: a flush of dirty pages to slow storage takes some seconds."""
+LEAST_S: Final = 30  # the shortest time that is used: a flush of dirty pages to slow storage takes some seconds
 
 _INT: Final = struct.Struct("i")
-_SET_TIMEOUT: Final = 0xC0045706
-_GET_TIMEOUT: Final = 0x80045707
-"""WDIOC_SETTIMEOUT and WDIOC_GETTIMEOUT."""
+_SET_TIMEOUT: Final = 0xC0045706  # WDIOC_SETTIMEOUT
+_GET_TIMEOUT: Final = 0x80045707  # WDIOC_GETTIMEOUT
 
 
 class Watchdog:

@@ -38,14 +38,11 @@ class VolumeExpander:
         """Forget all results, because the volume is no longer staged: they held while it was in use."""
         self._settled: Plan | None = None
         self._refused = False
+        # A size that the driver has refused for good, until the claim's status changes, or until this time.
         self._refusal = (0, 0.0)
-        """A size that the driver has refused for good, until the claim's status changes, or until this time."""
-        self._in_use: Refused | None = None
-        """The driver's refusal to expand a volume in use."""
-        self._owes = False
-        """No claim was told of it yet."""
-        self._growing: Plan | None = None
-        """The expansion of a device whose file system is about to grow."""
+        self._in_use: Refused | None = None  # the driver's refusal to expand a volume in use
+        self._owes = False  # no claim was told of it yet
+        self._growing: Plan | None = None  # the expansion of a device whose file system is about to grow
 
     def find(self, wants: Mapping[Target, PodVolume]) -> tuple[Target, float] | None:
         """Return a pod whose mount is to be expanded, and the monotonic time at which that is due; or None."""

@@ -26,17 +26,16 @@ from edge.volumes import Claim, Pod
 
 COMPONENT = "csi-bridge-edge"
 
+# An Event is sent again after this at the earliest: client-go's event limiter also allows one in five minutes.
 _AGAIN_S = 300.0
-"""An Event is sent again after this at the earliest: client-go's event limiter also allows one in five minutes."""
 
+# The counts of so many causes are kept. The count of an older cause starts again at one.
 _MOST_CAUSES = 1_000
-"""The counts of so many causes are kept. The count of an older cause starts again at one."""
 
-_LONGEST_MESSAGE = 1_024
-"""Characters of an event's message: the API server's limit (core validation, events)."""
+_LONGEST_MESSAGE = 1_024  # characters of an event's message: the API server's limit (core validation, events)
 
+# Characters of an object's name in the name of its Event: a name has 253, and a hash of the cause takes 17 of them.
 _LONGEST_NAME = 236
-"""Characters of an object's name in the name of its Event: a name has 253, and a hash of the cause takes 17 of them."""
 
 
 @dataclass(slots=True)

@@ -25,8 +25,8 @@ from edge.volumes import VolumeKey
 if TYPE_CHECKING:
     from edge.direct.hand_over import DirectVolumes
 
+# So many volumes of a driver are read at a time: a driver that hangs must keep threads for mounting.
 READINGS_AT_ONCE = 4
-"""So many volumes of a driver are read at a time: a driver that hangs must keep threads for mounting."""
 
 
 class InUseAcked(Protocol):

@@ -19,18 +19,17 @@ from edge.runtimes import DirectRuntime
 from edge.volume_errors import VolumeError
 from edge.volumes import Deferral, PodVolume
 
+# On a pod: the names of its volumes to defer, with commas between them. On a CSIDriver: `true` allows it.
 ANNOTATION = "csi-bridge.io/direct-volumes"
-"""On a pod: the names of its volumes to defer, with commas between them. On a CSIDriver: `true` allows it."""
 
+# In a volume's attributes, `true` asks for it and allows it: the driver or an administrator has written it.
 ATTRIBUTE = "csi-bridge.io/direct-volume"
-"""In a volume's attributes, `true` asks for it and allows it: the driver or an administrator has written it."""
 
-_DEFAULT_FS_TYPE = "ext4"
-"""The file system of a volume whose PV names none, as of most drivers."""
+_DEFAULT_FS_TYPE = "ext4"  # the file system of a volume whose PV names none, as of most drivers
 
 _BINDS = frozenset({"bind", "rbind"})
+# Mount options that look like one: everybody who may read the mount info would see it.
 _SECRET = re.compile(r"pass|secret|token|cred|key", re.IGNORECASE)
-"""Mount options that look like one: everybody who may read the mount info would see it."""
 
 _SHARED = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 

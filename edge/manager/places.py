@@ -16,11 +16,9 @@ class Target(NamedTuple):
     name: str
 
 
-VOLUME = Target("", "")
-"""The target of steps that concern the volume as a whole."""
+VOLUME = Target("", "")  # the target of steps that concern the volume as a whole
 
-Place = Target | VolumeKey | str
-"""A place of a publication, or of a staging (`staging_place`)."""
+Place = Target | VolumeKey | str  # a place of a publication, or of a staging (`staging_place`)
 
 
 def target_for(want: PodVolume) -> Target:

@@ -44,25 +44,23 @@ from edge.volumes import (
 
 Body = Mapping[str, Any]
 
-Look = Callable[[Ref], Object | None]
-"""Returns the object that a Ref names, or None."""
+Look = Callable[[Ref], Object | None]  # returns the object that a Ref names, or None
 
+# While a claim has this finalizer, its deletion waits for the pods that use it (the kubelet's populator).
 _PROTECTION = "kubernetes.io/pvc-protection"
-"""While a claim has this finalizer, its deletion waits for the pods that use it (the kubelet's populator)."""
 
+# An annotation of external-resizer: the other nodes that use a ReadWriteMany volume need not expand it.
 _NOT_REQUIRED = "volume.kubernetes.io/node-expansion-not-required"
-"""An annotation of external-resizer: the other nodes that use a ReadWriteMany volume need not expand it."""
 
 _ENDED = ("Succeeded", "Failed")
 
-_GRACE_S = 30
-"""The grace period in seconds of a pod that gives none (core/v1, DefaultTerminationGracePeriodSeconds)."""
+_GRACE_S = 30  # the grace period in seconds of a pod that gives none (core/v1, DefaultTerminationGracePeriodSeconds)
 
+# Kubernetes' largest group id (IsValidGroupID of apimachinery); the kernel takes 4294967295 for "no change".
 _LARGEST_GROUP = (1 << 31) - 1
-"""Kubernetes' largest group id (IsValidGroupID of apimachinery); the kernel takes 4294967295 for "no change"."""
 
+# Wider than Kubernetes' names (DNS-1123, UUIDs). `edge.disk.layout` refuses those that lead elsewhere.
 _NAME = re.compile(r"[A-Za-z0-9._:/~-]*")
-"""Wider than Kubernetes' names (DNS-1123, UUIDs). `edge.disk.layout` refuses those that lead elsewhere."""
 
 _FS_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _SELINUX_LABEL = re.compile(r"[A-Za-z0-9._:,-]*")

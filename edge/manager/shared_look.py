@@ -17,8 +17,8 @@ class SharedLook(Generic[T]):
         self._look = look
         self._turn = asyncio.Lock()
         self._begun = 0
+        # The number and the result of the last successful reading, as long as a caller waits.
         self._found: tuple[int, T] | None = None
-        """The number and the result of the last successful reading, as long as a caller waits."""
         self._waiting = 0
 
     async def __call__(self) -> T:

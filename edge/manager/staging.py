@@ -21,11 +21,9 @@ from edge.node_requests import Has
 from edge.volumes import PodVolume, Volume
 
 _ASKED = "asked "
+# The beginning of a staging's `arguments`: the driver was called to stage, or had no capability for it. Volumes that
+# only the disk showed have no `arguments`.
 _NOT_ASKED = "not asked"
-"""The beginning of a staging's `arguments`: the driver was called to stage, or had no capability for it.
-
-Volumes that only the disk showed have no `arguments`.
-"""
 
 
 class VolumeStaging:

@@ -23,11 +23,10 @@ from common.errors import SettingsError
 from edge.disk.found_volumes import Published, Staged
 from edge.volume_errors import NotReady
 
+# If a row has another boot id, the machine has rebooted since, and the row's mount is gone.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""If a row has another boot id, the machine has rebooted since, and the row's mount is gone."""
 
-_LONGEST_ERROR = 1_024
-"""Stored characters of an error: a driver may answer with megabytes."""
+_LONGEST_ERROR = 1_024  # stored characters of an error: a driver may answer with megabytes
 
 
 class State(StrEnum):
@@ -40,16 +39,14 @@ class State(StrEnum):
 class Handover(StrEnum):
     """How far a deferred volume has come on its way to the runtime. Each is written before its work begins."""
 
-    NONE = ""
-    """The runtime does not know the device."""
+    NONE = ""  # the runtime does not know the device
+    # The device was blank, and a file system with the row's UUID is being made. What is found of it is no data.
     FORMATTING = "formatting"
-    """The device was blank, and a file system with the row's UUID is being made. What is found of it is no data."""
-    HANDED = "handed over"
-    """A guest may use the device, until the end of this boot or the unpublication."""
+    HANDED = "handed over"  # a guest may use the device, until the end of this boot or the unpublication
 
 
+# The `runtime` of a volume that its driver has deferred: the agent does not know to which runtime.
 BY_DRIVER = "by its driver"
-"""The `runtime` of a volume that its driver has deferred: the agent does not know to which runtime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +111,7 @@ _KEYS: dict[type[Row], tuple[str, ...]] = {
 }
 _TABLES: dict[type[Row], str] = {Device: "devices", Publication: "publications"}
 
+# Of `volumes.db`. A new field of `Device` or `Publication` needs a migration that adds its column.
 SCHEMA = Schema(
     "edge agent",
     (
@@ -136,7 +134,6 @@ SCHEMA = Schema(
         ),
     ),
 )
-"""Of `volumes.db`. A new field of `Device` or `Publication` needs a migration that adds its column."""
 
 
 class VolumeStates:

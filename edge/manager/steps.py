@@ -21,22 +21,21 @@ class Step(StrEnum):
     STATS = "stats"
 
 
+# A step that a volume needs, its target, and the monotonic time at which it is due.
 Candidate = tuple[Step, Target, float]
-"""A step that a volume needs, its target, and the monotonic time at which it is due."""
 
-REGULAR = {Step.RECORD, Step.REPUBLISH, Step.STATS}
-"""Steps whose success does not clear the trouble of another step."""
+REGULAR = {Step.RECORD, Step.REPUBLISH, Step.STATS}  # steps whose success does not clear the trouble of another step
 
+# Steps whose failure is reported to the pods. When a volume is unpublished, its pod may be unknown everywhere.
 MOUNTING = {Step.STAGE, Step.PUBLISH, Step.REPUBLISH, Step.EXPAND}
-"""Steps whose failure is reported to the pods. When a volume is unpublished, its pod may be unknown everywhere."""
 
+# The kubelet's names for the failed operations, of a file system and of a block volume (operation_generator.go).
 _OPERATIONS = {
     Step.STAGE: ("MountVolume.MountDevice", "MapVolume.SetUpDevice"),
     Step.PUBLISH: ("MountVolume.SetUp", "MapVolume.MapPodDevice"),
     Step.REPUBLISH: ("MountVolume.SetUp", "MapVolume.MapPodDevice"),
     Step.EXPAND: ("NodeExpandVolume.NodeExpandVolume", "NodeExpandVolume.NodeExpandVolume"),
 }
-"""The kubelet's names for the failed operations, of a file system and of a block volume (operation_generator.go)."""
 
 
 def tell_pods(facts: VolumeFacts, wants: Iterable[PodVolume], step: Step, why: str) -> None:

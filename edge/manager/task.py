@@ -42,12 +42,12 @@ from edge.volumes import PodVolume, Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
+# After this time an event tells users of a step that waits for another party: the hub, the attacher, the driver. The
+# kubelet waits as long (2 min 3 s).
 _PATIENCE_S = 123.0
-"""After this time an event tells users of a step that waits for another party: the hub, the attacher, the driver. The
-kubelet waits as long (2 min 3 s)."""
 
+# After this many failed tries an event tells users of a failing unpublish or unstage: a driver may need a moment.
 _STUBBORN = 3
-"""After this many failed tries an event tells users of a failing unpublish or unstage: a driver may need a moment."""
 
 
 @dataclass(slots=True)

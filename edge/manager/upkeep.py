@@ -25,15 +25,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
+# The volumes of a node are read in this many groups per interval. All 300 at once would be too much for a driver. A
+# separate moment for each would wake agent and driver five times a second, which costs more than the calls.
 _LOOKS_AN_INTERVAL = 20
-"""The volumes of a node are read in this many groups per interval.
 
-All 300 at once would be too much for a driver. A separate moment for each would wake agent and driver five times a
-second, which costs more than the calls.
-"""
-
+# After this time a reading has failed, also one that waited for others (the kubelet's csiTimeout).
 READING_LIMIT_S = 120.0
-"""After this time a reading has failed, also one that waited for others (the kubelet's csiTimeout)."""
 
 
 class VolumeUpkeep:
@@ -44,8 +41,7 @@ class VolumeUpkeep:
         self.stats: dict[Target, VolumeStats] = {}
         self._key, self._host, self._rows, self._woken = rows.key, host, rows, woken
         self._due: dict[tuple[Step, Target], float] = {}
-        self._abnormal: set[Target] = set()
-        """The targets whose last known health is bad."""
+        self._abnormal: set[Target] = set()  # the targets whose last known health is bad
 
     def find(self, wants: Mapping[Target, PodVolume], now: float) -> Iterator[Candidate]:
         for target, want in wants.items():

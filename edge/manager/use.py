@@ -17,8 +17,7 @@ from edge.stores.fact_store import FactRefused
 from edge.volume_errors import NotReady
 from edge.volumes import PodVolume
 
-_ASK_AGAIN_S = 10.0
-"""The wait before the hub is asked again for a volume that another node has."""
+_ASK_AGAIN_S = 10.0  # the wait before the hub is asked again for a volume that another node has
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -30,11 +29,9 @@ class VolumeUse:
         """Begin without a pod. `confirmed` is called when the hub's confirmation arrives after `check` has raised."""
         self._key, self._host, self._rows, self._confirmed = rows.key, host, rows, confirmed
         self._is_needed = self._is_sole = False
-        self._was_needed = False
-        """Whether any pod has needed it since it was last unstaged."""
+        self._was_needed = False  # whether any pod has needed it since it was last unstaged
         self._asking: asyncio.Task[None] | None = None
-        self._refusal = ""
-        """Why the hub has refused the volume to this node."""
+        self._refusal = ""  # why the hub has refused the volume to this node
 
     @property
     def is_reported(self) -> bool:

@@ -48,22 +48,21 @@ NODE = "Node"
 _IDENTITY = "Identity"
 _CONTROLLER, _GROUP, _METADATA = "Controller", "GroupController", "SnapshotMetadata"
 
+# The method that a socket answers with UNIMPLEMENTED if it does not serve the service. SnapshotMetadata has none.
 _ASKED = {
     _CONTROLLER: CONTROLLER_GET_CAPABILITIES,
     _GROUP: GROUP_GET_CAPABILITIES,
     NODE: NODE_GET_CAPABILITIES,
 }
-"""The method that a socket answers with UNIMPLEMENTED if it does not serve the service. SnapshotMetadata has none."""
 
+# The services' names in GetPluginCapabilities. Node has none.
 _ANNOUNCED = {
     _CONTROLLER: PluginCapability.Service.CONTROLLER_SERVICE,
     _GROUP: PluginCapability.Service.GROUP_CONTROLLER_SERVICE,
     _METADATA: PluginCapability.Service.SNAPSHOT_METADATA_SERVICE,
 }
-"""The services' names in GetPluginCapabilities. Node has none."""
 
-_PARTS = (_CONTROLLER, NODE)
-"""A vendor's two plugins, each under the name of its main service."""
+_PARTS = (_CONTROLLER, NODE)  # a vendor's two plugins, each under the name of its main service
 
 
 def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) -> Driver:

@@ -34,14 +34,11 @@ T = TypeVar("T")
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 
-OPERATORS: Version = (1,)
-"""The version of a driver that an operator named: no version is lower."""
+OPERATORS: Version = (1,)  # the version of a driver that an operator named: no version is lower
 
-GRACE_S = 120.0
-"""A driver that left stays known for this time, which is longer than the replacement of a driver's pod."""
+GRACE_S = 120.0  # a driver that left stays known for this time, which is longer than the replacement of a driver's pod
 
-_STORE_AGAIN_S = 60.0
-"""After a write that failed."""
+_STORE_AGAIN_S = 60.0  # after a write that failed
 
 _WRITING = threading.Lock()
 

@@ -21,13 +21,12 @@ from edge.registry.registration import Offer, shorten
 
 _SERVICE = "/pluginregistration.Registration"
 
+# All three are the kubelet's.
 _DIAL_LIMIT_S = 10.0
 _GET_INFO_LIMIT_S = 1.0
 _NOTIFY_LIMIT_S = 5.0
-"""All three are the kubelet's."""
 
-_MAX_ANSWER_BYTES = 65_536
-"""Room for a plugin's name, endpoint and versions."""
+_MAX_ANSWER_BYTES = 65_536  # room for a plugin's name, endpoint and versions
 
 
 class PluginSilent(BridgeError):

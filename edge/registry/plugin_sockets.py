@@ -23,11 +23,10 @@ from common.sockets import FileId, file_id
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 
-LOOK_S = 0.5
-"""The kubelet's reconciler looks once a second."""
+LOOK_S = 0.5  # the kubelet's reconciler looks once a second
 
+# Errors that prove that there is no socket and no directory.
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""Errors that prove that there is no socket and no directory."""
 
 _DIRECTORY_MODE = 0o755
 

@@ -25,8 +25,7 @@ from common.errors import BridgeError
 from common.parsers import LONGEST_DRIVER_NAME_CHARS, is_driver_name, is_label_key, is_label_value
 from common.sockets import FileId
 
-PLUGIN_TYPE = "CSIPlugin"
-"""The only type of plugin that the agent registers."""
+PLUGIN_TYPE = "CSIPlugin"  # the only type of plugin that the agent registers
 
 NODE_ID_ANNOTATION = "csi.volume.kubernetes.io/nodeid"
 

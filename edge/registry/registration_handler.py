@@ -37,11 +37,10 @@ from edge.registry.registration import (
     shorten,
 )
 
+# The limit for each of NodeGetInfo and NodeGetCapabilities at a registration: the kubelet's csiTimeout.
 _ASK_LIMIT_S = 120.0
-"""The limit for each of NodeGetInfo and NodeGetCapabilities at a registration: the kubelet's csiTimeout."""
 
-_ANSWERS_LIMIT_S = 2.0
-"""The driver that holds a name must answer within this time to keep it."""
+_ANSWERS_LIMIT_S = 2.0  # the driver that holds a name must answer within this time to keep it
 
 
 class RegistrationHandler:

@@ -33,8 +33,7 @@ CREATE TABLE facts (
 """,
 )
 
-MOST_EVENTS = 500
-"""How many Events a node keeps while it is offline."""
+MOST_EVENTS = 500  # how many Events a node keeps while it is offline
 
 _PUT = "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?, 0)"
 _DROP = "DELETE FROM facts WHERE kind = ? AND namespace = ? AND name = ?"

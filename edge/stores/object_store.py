@@ -27,6 +27,7 @@ from edge.stores.sealing import SEALED_KINDS, Sealer
 
 log = logging.getLogger("csi_bridge.edge.store")
 
+# `knowledge` has its row once the store has been in step with the hub; `heard_at` is the last such time.
 TABLES = (
     """
 CREATE TABLE objects (
@@ -38,20 +39,17 @@ CREATE TABLE objects (
 CREATE TABLE knowledge (one INTEGER PRIMARY KEY CHECK (one = 1), heard_at REAL NOT NULL) STRICT
 """,
 )
-"""`knowledge` has its row once the store has been in step with the hub; `heard_at` is the last such time."""
 
-MOST_OBJECTS = 100_000
-"""Ten times those of a large node; they take 50 MB of memory."""
+MOST_OBJECTS = 100_000  # ten times those of a large node; they take 50 MB of memory
 
+# Ten times the file of a large node. The node's own system may be on the same disk.
 MOST_BYTES = 512 * 1_048_576
-"""Ten times the file of a large node. The node's own system may be on the same disk."""
 
 _PUT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ? AND uid = ?"
 _HEARD = "INSERT OR REPLACE INTO knowledge VALUES (1, ?)"
 
-_MOST_NAMED = 10
-"""How many lost objects a log line names."""
+_MOST_NAMED = 10  # how many lost objects a log line names
 
 
 class ObjectStore:

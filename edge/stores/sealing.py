@@ -17,8 +17,7 @@ from edge.stores.aes_gcm import KEY_BYTES, NONCE_BYTES, cipher
 
 log = logging.getLogger("csi_bridge.edge.stores.sealing")
 
-SEALED_KINDS = frozenset({"Secret", "ServiceAccountToken"})
-"""Kinds whose bodies are on the disk only when sealed."""
+SEALED_KINDS = frozenset({"Secret", "ServiceAccountToken"})  # kinds whose bodies are on the disk only when sealed
 
 
 class Sealer:
