@@ -28,13 +28,13 @@ A create, and a call that ends something, is recorded besides (`cloud.placement.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from cloud.admission import Role, foreign_driver
 from cloud.class_parameters import OWN, without_own
 from cloud.edge_nodes import Nodes
+from cloud.mount_guard import MountGuard
 from cloud.node_calls import NodeCalls
 from cloud.placement import outcome
 from cloud.placement.claim import Attempt, Claim
@@ -78,10 +78,7 @@ _CARRIED = "the hub forwards only methods of CSI, and of the Node service, which
 
 
 class Calls:
-    """The calls of proxy drivers and operators.
-
-    `guard` raises VolumeHeld for the driver, the request and the node of a detach, while the volume may be mounted.
-    """
+    """The calls of proxy drivers and operators."""
 
     def __init__(
         self,
@@ -89,7 +86,7 @@ class Calls:
         placement: Placement,
         counts: NodeCalls,
         metrics: Metrics,
-        guard: Callable[[str, bytes, str], None],
+        guard: MountGuard,
     ) -> None:
         self.nodes, self.placement, self.counts, self.guard = nodes, placement, counts, guard
         self.accounts = Accounts(metrics, log, origin=Origin.HUB)  # note every call
@@ -161,7 +158,7 @@ class Call(Account, Receiver):
                 return
             self._send = found
             if method == UNPUBLISH:
-                calls.guard(driver, request, found.node)
+                calls.guard.check(driver, request, found.node)
             calls.counts.goes_to(self, found.node)
             visit = calls.nodes.reach(found.node, driver)
             self._request = request

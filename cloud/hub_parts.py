@@ -72,7 +72,7 @@ class HubParts:
         if sync.sole_use is not None:
             sync.sole_use.begin(absences.of, self.fences.is_given_up)
         self.guard = MountGuard(nodes, sync.mounts, absences, self.fences)
-        self.calls = NodeCalls(knows=nodes.knows)
+        self.calls = NodeCalls(nodes)
         metrics.oldest_calls = self.calls.slow
         self.orders = Orders(nodes, self.placement, sync.sync, trust, calls=self.calls, incarnation=incarnation)
         leaks = LeakAudit(nodes, self.placement, sync, grace_s=settings.audit_grace_s)
@@ -83,7 +83,7 @@ class HubParts:
         self.orders.add(Fence, self.fences.fence)
         self.orders.add(Unfence, self.fences.unfence)
 
-        calls = Calls(nodes, self.placement, self.calls, metrics, self.guard.check)
+        calls = Calls(nodes, self.placement, self.calls, metrics, self.guard)
         self.hub = hub = Hub(calls, records, incarnation, trust, metrics, insecure=settings.tls_cert is None)
         streams = sync.sync
         hub.add(Role.DRIVER, Kind.WATCH, self.reports.serve_watch)

@@ -68,7 +68,7 @@ async def following(settings: HubSettings, kube: Kube, records: Records, nodes: 
         rights.changed = facts.judge_again
         tasks.start(cluster.run(), name="cluster")
         sync = SyncServer(closures, facts)
-        policies = PolicyProblems(cluster, mounts, table.users)
+        policies = PolicyProblems(cluster, mounts, table)
         try:
             yield SyncPart(
                 source=cluster,

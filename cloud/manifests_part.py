@@ -38,7 +38,7 @@ async def reading(settings: HubSettings, records: Records, nodes: Nodes) -> Asyn
         yield SyncPart(
             source=manifests,
             sync=sync,
-            parts=(manifests, table, closures, sync, PolicyProblems(manifests, mounts, table.users)),
+            parts=(manifests, table, closures, sync, PolicyProblems(manifests, mounts, table)),
             facts=table,
             mounts=mounts,
             references=partial(read_manifests, manifests, manifests.problems),

@@ -12,6 +12,7 @@ Rules:
 import time
 from collections.abc import Callable
 
+from cloud.edge_nodes import Nodes
 from common.accounting import Account
 from common.pages.hub import FailedCall, OpenCall
 from common.pages.json_form import time_of
@@ -28,9 +29,8 @@ _QUESTIONS = ("Get", "List", "Validate", "Probe")  # methods with one of these w
 class NodeCalls:
     """Counts the calls of all nodes, and keeps one failure of each node. `slow` may be called by any thread."""
 
-    def __init__(self, *, knows: Callable[[str], bool], now: Callable[[], float] = time.monotonic) -> None:
-        """`knows` tells whether a node of this name exists: a caller may name any node."""
-        self._knows, self._now = knows, now
+    def __init__(self, nodes: Nodes, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._nodes, self._now = nodes, now
         # By node, then by driver, method and request: when the first try began, and when the last one ended.
         self._unanswered: dict[str, dict[tuple[str, str, int], tuple[float, float]]] = {}
         self._under_way: dict[str, set[Account]] = {}
@@ -88,12 +88,12 @@ class NodeCalls:
     def slow(self) -> list[tuple[str, str, str, int]]:
         """The oldest call of each node with an old one: node, driver, method and age in seconds, the oldest first."""
         nodes = {*list(self._under_way), *list(self._unanswered)}
-        calls = [(node, call) for node in nodes if self._knows(node) and (call := self.oldest(node)) is not None]
+        calls = [(node, call) for node in nodes if self._nodes.knows(node) and (call := self.oldest(node)) is not None]
         slow = [(node, it.driver, it.method, it.age_s) for node, it in calls if it.age_s >= _SLOW_S]
         return sorted(slow, key=lambda it: -it[3])[:_MOST_SLOW]
 
     def _remember(self, account: Account, request: int) -> None:
-        if not self._knows(account.node):
+        if not self._nodes.knows(account.node):  # a caller may name any node
             return
         calls = self._unanswered.setdefault(account.node, {})
         now, key = self._now(), (account.driver, account.method, request)
@@ -109,7 +109,7 @@ class NodeCalls:
             del self._failures[account.node]
 
     def _note(self, account: Account, status: Status) -> None:
-        if not self._knows(account.node):
+        if not self._nodes.knows(account.node):
             return
         self._failures[account.node] = FailedCall(
             at=time_of(time.time()),

@@ -1,13 +1,14 @@
 """The problems with offline policies (`common.offline_policy`): values that are wrong, and fences that do not count."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from cloud.kinds.persistentvolumes import class_of
 from cloud.mounts import Mounts
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import name_in_use
+from cloud.sync.fact_table import FactTable
 from common import offline_policy
 from common.errors import first_of
 from common.objects import Ref
@@ -19,8 +20,8 @@ _MOST_SHOWN: Final = 5
 class PolicyProblems:
     """Looks for problems with the policies of all volumes."""
 
-    def __init__(self, source: Source, mounts: Mounts, users: Callable[[str], Collection[str]]) -> None:
-        self._source, self._mounts, self._users = source, mounts, users
+    def __init__(self, source: Source, mounts: Mounts, facts: FactTable) -> None:
+        self._source, self._mounts, self._facts = source, mounts, facts
 
     def problems(self) -> Iterator[str]:
         for ref in sorted(self._source.refs("StorageClass")):
@@ -46,7 +47,7 @@ class PolicyProblems:
     def _keepers(self, driver: str, handle: str) -> Iterator[str]:
         """The nodes that have a volume, and do not fence it."""
         name = name_in_use(driver, handle)
-        for node in {*self._users(name), *self._mounts.attached(driver, handle)}:
+        for node in {*self._facts.users(name), *self._mounts.attached(driver, handle)}:
             told = self._mounts.told_fence(node)
             is_used = name in (self._mounts.in_use(node) or ())
             if is_used and (told is None or name not in told.staged | told.staging):

@@ -1,7 +1,6 @@
 """A question: one CSI call of the hub's own to a node, and its answer of one message."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from cloud.visit import Visit
@@ -24,9 +23,6 @@ class Question(NamedTuple):
     call_id: str  # the same at every hop, for logs
     timeout_s: float | None  # of the caller for whom the hub asks
     epoch: int = 0  # of the driver's election (`cloud.election`); 0: it has none
-
-
-AskNode = Callable[[str, Question], Awaitable[tuple[Status, bytes]]]  # asks a node (`cloud.edge_nodes.Nodes.ask_node`)
 
 
 async def ask(visit: Visit, question: Question) -> tuple[Status, bytes]:

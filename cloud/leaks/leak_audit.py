@@ -153,7 +153,7 @@ class LeakAudit:
             if LISTED_BY[kind] not in member.lists:
                 return f"its driver cannot list {kind}s"
             async with asyncio.timeout_at(ends_at):
-                await each_page(self._nodes.ask_node, driver, node, kind, partial(tally.take, driver, node))
+                await each_page(self._nodes, driver, node, kind, partial(tally.take, driver, node))
         except TimeoutError:
             return "there was no time left"
         except (CallError, Unlisted) as error:

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
+from cloud.edge_nodes import Nodes
 from cloud.placement.decisions import Segment, Send
 from cloud.placement.segment import without_topology
-from cloud.question import Answer, AskNode, Question
+from cloud.question import Answer, Question
 from common.csi.csi_pb2 import GetCapacityResponse
 from common.errors import CallError, VendorBroken
 from common.status import Code, Status
 
 
-async def largest(ask: AskNode, call: Question, sends: Sequence[Send]) -> Answer:
+async def largest(nodes: Nodes, call: Question, sends: Sequence[Send]) -> Answer:
     """The capacity of the node on which the largest volume fits; 0 without nodes. The nodes that answer count.
 
     Raises CallError if no node has answered, and one of them cannot be asked.
@@ -27,7 +28,7 @@ async def largest(ask: AskNode, call: Question, sends: Sequence[Send]) -> Answer
         is_added = send.segment is Segment.ADDED
         request = without_topology(call.method, call.request) if is_added else call.request
         try:
-            return await ask(send.node, call._replace(request=request))
+            return await nodes.ask_node(send.node, call._replace(request=request))
         except CallError as error:
             return error
 

@@ -17,11 +17,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from cloud.edge_nodes import Nodes
 from cloud.placement.book import LISTED_BYTES, MOST_LISTED_BYTES
 from cloud.placement.claims import Claims, Unlisted
 from cloud.placement.requests import LONGEST_CHARS
 from cloud.placement.rules import LISTINGS, SNAPSHOT, VOLUME, Thing
-from cloud.question import AskNode, Question
+from cloud.question import Question
 from common.csi.methods import METHODS
 from common.errors import CallError
 
@@ -65,7 +66,7 @@ class Listed(NamedTuple):
     size_bytes: int  # its size; 0 if the driver does not tell it
 
 
-async def each_page(ask: AskNode, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
+async def each_page(nodes: Nodes, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
     """Call `keep` with each page of all that the driver has on a node, of a kind in `LISTED_BY`.
 
     Only the return says that nothing is missing.
@@ -77,7 +78,7 @@ async def each_page(ask: AskNode, driver: str, node: str, kind: str, keep: Calla
     path, token, size_bytes = _METHODS[kind], "", 0
     for _ in range(MOST_PAGES):
         request = METHODS[path].request(max_entries=_PAGE, starting_token=token).SerializeToString()
-        status, body = await ask(node, Question(driver, path, request, f"inventory-{node}", _PAGE_LIMIT_S))
+        status, body = await nodes.ask_node(node, Question(driver, path, request, f"inventory-{node}", _PAGE_LIMIT_S))
         if not status.ok:
             raise Unlisted(status.message)
         page, next_token = await in_thread(body, partial(_read, kind))
@@ -127,8 +128,8 @@ def _read(kind: str, body: bytes) -> tuple[list[Listed], str]:
 class Inventories:
     """Asks the nodes of every driver for all their things of a kind, for the book."""
 
-    def __init__(self, ask: AskNode, claims: Claims) -> None:
-        self._ask_node, self._claims, self._monotonic = ask, claims, claims.monotonic
+    def __init__(self, nodes: Nodes, claims: Claims) -> None:
+        self._nodes, self._claims, self._monotonic = nodes, claims, claims.monotonic
         self._asked: dict[_Key, float] = {}  # when a node was asked last, in seconds of the monotonic clock
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -194,7 +195,7 @@ class Inventories:
                 began, at = self._claims.now(), self._monotonic()
                 async with asyncio.timeout(_LIST_LIMIT_S):
                     await each_page(
-                        self._ask_node, driver, node, kind, lambda page: things.extend(it.thing for it in page)
+                        self._nodes, driver, node, kind, lambda page: things.extend(it.thing for it in page)
                     )
             await self._claims.listed(driver, node, kind, things, began=began, at=at)
         except (CallError, Unlisted, TimeoutError) as error:

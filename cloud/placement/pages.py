@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from cloud.edge_nodes import Nodes
 from cloud.placement import page_tokens
 from cloud.placement.claims import Claims, Unlisted
 from cloud.placement.decisions import Send
@@ -27,7 +28,7 @@ from cloud.placement.inventory import MOST_PAGES, endless, in_thread, parse
 from cloud.placement.page_tokens import PageToken
 from cloud.placement.rules import LISTINGS, Thing
 from cloud.placement.segment import placed_answer
-from cloud.question import Answer, AskNode, Question
+from cloud.question import Answer, Question
 from common.csi.csi_pb2 import ControllerServiceCapability
 from common.csi.methods import METHODS
 from common.errors import CallError, NotListed, TokenUnknown, timestamp
@@ -69,9 +70,9 @@ class _Page(NamedTuple):
 class Pages:
     """Answers the lists of all drivers, page by page."""
 
-    def __init__(self, ask: AskNode, claims: Claims, elsewhere: Callable[[str, Thing, str], str]) -> None:
+    def __init__(self, nodes: Nodes, claims: Claims, elsewhere: Callable[[str, Thing, str], str]) -> None:
         """`elsewhere` returns another node that a thing's PersistentVolume is for, if it is not for the given one."""
-        self._ask, self._claims, self._elsewhere = ask, claims, elsewhere
+        self._nodes, self._claims, self._elsewhere = nodes, claims, elsewhere
         # By digest of the list, and by node: the first pages that are asked ahead.
         self._ahead: dict[bytes, dict[str, asyncio.Task[_Page | None]]] = {}
         self._lasts: dict[tuple[str, str, bytes], _Last] = {}  # by node and driver, and by digest; the oldest first
@@ -116,7 +117,7 @@ class Pages:
         """The page of an elected node, as its driver answers but for the token. Raises CallError."""
         at = page_tokens.read(_token(call))
         question = _at_token(call, at.own) if at is not None else call
-        status, body = await self._ask(send.node, question._replace(epoch=send.epoch))
+        status, body = await self._nodes.ask_node(send.node, question._replace(epoch=send.epoch))
         if not status.ok:
             return status, None
         try:
@@ -193,7 +194,7 @@ class Pages:
 
     async def _live(self, call: Question, send: Send) -> _Page:
         began = self._claims.now()
-        status, body = await self._ask(send.node, call)
+        status, body = await self._nodes.ask_node(send.node, call)
         if status.code == Code.ABORTED and _token(call):
             raise TokenUnknown(call.method)
         if not status.ok:

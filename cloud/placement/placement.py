@@ -54,8 +54,8 @@ class Placement:
         nodes = fleets.nodes
         self.claims = claims
         self.affinity = Affinity(source) if source is not None else None
-        self.inventories = Inventories(nodes.ask_node, claims)
-        self._pages = Pages(nodes.ask_node, claims, self._elsewhere)
+        self.inventories = Inventories(nodes, claims)
+        self._pages = Pages(nodes, claims, self._elsewhere)
         self._nodes, self._fleets, self._loss = nodes, fleets, loss
         self._connected = _Connected(nodes)
         self.foreign = ForeignIds(metrics, nodes.segments, self._elsewhere)
@@ -140,7 +140,7 @@ class Placement:
 
     async def answer(self, question: Question, ask: Ask, ask_all: AskAll) -> Answer:
         if question.method not in LISTINGS:
-            return await largest(self._nodes.ask_node, question, ask_all.sends)
+            return await largest(self._nodes, question, ask_all.sends)
         if ask.mode == Mode.SHARED:
             return await self._pages.of_elected(question, ask_all.sends[0])
         return await self._pages.page(question, ask_all.sends)

@@ -337,8 +337,8 @@ class Placed:
             metrics,
             loss=lambda: self.lost,
         )
-        counts = NodeCalls(knows=self.reports.__contains__)
-        self.hub_calls = Calls(self, placement, counts, metrics, lambda _driver, _request, _node: None)  # type: ignore[arg-type]  # as in `Placement`
+        counts = NodeCalls(self)
+        self.hub_calls = Calls(self, placement, counts, metrics, self)  # type: ignore[arg-type]  # as in `Placement`
         return placement
 
     async def restart(self) -> None:
@@ -356,7 +356,15 @@ class Placed:
     def election_rules(self, _driver: str) -> ElectionRules:
         return self.rules
 
+    # what is asked of the mount guard
+
+    def check(self, driver: str, request: bytes, serving: str) -> None:
+        """Nothing is mounted."""
+
     # what is asked of `cloud.edge_nodes.Nodes`
+
+    def knows(self, name: str) -> bool:
+        return name in self.reports
 
     @property
     def segments(self) -> Placed:

@@ -93,8 +93,8 @@ class Known:
         segments = UniqueSegments(self.records, UniqueKeys((HOST,)))
         self.nodes = Nodes(self.records, segments, Metrics(), max_nodes=max_nodes)
         self.nodes.subscribe(lambda driver, _node: self.changes.append(driver))
-        counts = NodeCalls(knows=self.nodes.knows)
-        self.calls = Calls(self.nodes, AsWanted(), counts, Metrics(), lambda *_: None)  # type: ignore[arg-type]  # all of it that these calls need
+        counts = NodeCalls(self.nodes)
+        self.calls = Calls(self.nodes, AsWanted(), counts, Metrics(), None)  # type: ignore[arg-type]  # all of it that these calls need
         self._ends: list[Link] = []
         self._closed = False
 
