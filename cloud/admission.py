@@ -48,11 +48,11 @@ class Subject:
     organization: str
 
 
+# By role. A role without an entry cannot come over the network.
 SUBJECTS = {
     Role.EDGE: Subject(NODE_URI, "system:node:", "system:nodes"),
     Role.DRIVER: Subject("csi-bridge:driver:", "csi-bridge:driver:", "csi-bridge:drivers"),
 }
-"""The certificate of each role. A role without an entry cannot come over the network."""
 
 _OURS = "csi-bridge:"  # begins each URI of the bridge
 

@@ -32,8 +32,8 @@ from common.state_file import make_state_directory, read_state, write_state
 
 log = logging.getLogger("csi_bridge.driver.cache")
 
+# The methods that the cache answers. NodeGetInfo is not among them: only the node can answer it.
 CACHED_METHODS = frozenset(REPORTED_METHODS) - {NODE_GET_INFO}
-"""The methods that the cache answers. NodeGetInfo is not among them: only the node can answer it."""
 
 
 class IdentityCache:

@@ -12,9 +12,10 @@ from common.parsers import is_label_key, is_label_value
 from common.topology import NODE_SEGMENT
 
 OURS: Final = "csi-bridge.io"  # the domain of the bridge's own labels
+
+# The label, and the key of the taint, that tells nodes without a kubelet (`agent`) from edge nodes with one
+# (`kubelet`). Only the hub and administrators set it: DaemonSets and the examples' pods go by it.
 EDGE: Final = f"{OURS}/edge"
-"""The label, and the key of the taint, that tells nodes without a kubelet (`agent`) from edge nodes with one
-(`kubelet`). Only the hub and administrators set it: DaemonSets and the examples' pods go by it."""
 
 AGENT: Final = "agent"  # its value on a node where no kubelet runs
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")

@@ -29,8 +29,8 @@ from common.pages.hub import VolumeStatus
 from common.pod_fact import MOUNTED, UNMOUNTED, ToldVolume, VolumeState, condition, read_volumes, shorten
 from common.topology import NODE_SEGMENT
 
+# By the name of the driver and the handle of the volume: the nodes that have it according to the placement.
 Placed = Mapping[tuple[str, str], Sequence[str]]
-"""The nodes that have a volume according to the placement, by the driver's name and the volume's handle."""
 
 _ERROR_CHARS = 1_000
 _POD = "Pod"

@@ -33,19 +33,19 @@ from cloud.upsync.ownership import is_made
 from common.errors import BridgeError
 from common.operator_orders import MadeAlone, NodeStorage
 
+# How the finalizers begin that the stock sidecars remove after an answer of the driver.
 _SIDECARS: Final = (
     "external-attacher/",
     "external-provisioner.volume.kubernetes.io/finalizer",
     "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
     "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection",
 )
-"""How the finalizers begin that the stock sidecars remove after an answer of the driver."""
 
+# The kinds that a pass deletes. Kubernetes ends pods, and the hub deletes the Node.
 _DELETED: Final = frozenset({
     "PersistentVolumeClaim", "PersistentVolume", "VolumeAttachment", "VolumeSnapshot", "VolumeSnapshotContent",
     "VolumeGroupSnapshot", "VolumeGroupSnapshotContent",
 })  # fmt: skip
-"""The kinds that a pass deletes. Kubernetes ends pods, and the hub deletes the Node."""
 
 GOES, RELEASED, KEPT, BLOCKS = "goes", "released", "stays", "blocks"  # the fates of an object (`Released.fate`)
 

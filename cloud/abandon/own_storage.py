@@ -18,8 +18,8 @@ from cloud.kinds.fields import Body, part
 from cloud.kinds.persistentvolumes import handle_of
 from common.node_selector import choices
 
+# Returns the node that a segment (driver, key and value) belongs to; empty: none, or nobody knows.
 Owner = Callable[[str, str, str], str]
-"""The node that a segment (driver, key and value) belongs to; empty: none, or nobody knows."""
 
 Handle = tuple[str, str]  # A driver, and the vendor's id of a volume or snapshot
 

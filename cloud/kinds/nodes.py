@@ -23,8 +23,8 @@ def _trim(body: Body) -> dict[str, Any]:
 
 NODE_IDS: Final = "csi.volume.kubernetes.io/nodeid"  # the annotation with the drivers' ids for the node, as JSON
 
+# The taint by which an administrator says that a node is shut down (KEP-2268). A kubelet may not set it.
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
-"""The taint by which an administrator says that a node is shut down (KEP-2268). A kubelet may not set it."""
 
 
 PROBLEM: Final = "csi-bridge.io/StorageProblem"  # the condition with what the node's agent says must be solved there

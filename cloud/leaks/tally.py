@@ -21,9 +21,9 @@ from cloud.references import Key
 MOST_OF_NODE: Final = 1_000  # more on one node are shown by the next audit, when these are settled
 MOST: Final = 20_000  # 20 MB with the longest ids
 
+# The id of an inline volume of a pod (kubernetes pkg/volume/csi, makeVolumeHandle). Some drivers list them. No
+# PersistentVolume ever names one: the pod does, and the volume ends with it.
 _INLINE: Final = re.compile(r"csi-[0-9a-f]{64}")
-"""The id of an inline volume of a pod (kubernetes pkg/volume/csi, makeVolumeHandle). Some drivers list them. No
-PersistentVolume ever names one: the pod does, and the volume ends with it."""
 
 
 class Candidate(NamedTuple):

@@ -54,8 +54,8 @@ class Change(NamedTuple):
 
 Now = Callable[[Key], Change]  # the owner of a kind: returns the change that makes a record what it is in memory
 
+# The owner of a kind takes a record that memory lacks. It returns False if something else in memory has its key.
 Adopt = Callable[[Key, Body], bool]
-"""The owner of a kind: takes a record that memory lacks. Returns False if something else in memory has its key."""
 
 
 class Records(Protocol):

@@ -23,6 +23,7 @@ from common.database import Schema, connect
 from common.database_writer import RETRY_S, DatabaseWriter, Statement
 from common.errors import SettingsError
 
+# Keys are JSON lists of texts, bodies are JSON objects.
 SCHEMA: Final = Schema(
     "hub",
     (
@@ -33,7 +34,6 @@ SCHEMA: Final = Schema(
         ),
     ),
 )
-"""Of `state.db`. Keys are JSON lists of texts, bodies are JSON objects."""
 
 _PUT: Final = "INSERT OR REPLACE INTO records VALUES (?, ?, ?)"
 _DROP: Final = "DELETE FROM records WHERE kind = ? AND key = ?"

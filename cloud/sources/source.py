@@ -16,8 +16,8 @@ from cloud.kinds.nodes import NodeState
 from cloud.kinds.tokens import TokenRequest
 from common.objects import Ref, Stamp
 
+# Called on the loop with all objects that changed together; with an empty set when the source became ready.
 Changed = Callable[[frozenset[Ref]], None]
-"""Called on the loop with all objects that changed together; with an empty set when the source became ready."""
 
 
 @dataclass(frozen=True, slots=True)

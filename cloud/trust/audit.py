@@ -38,11 +38,11 @@ class Event(StrEnum):
     CERTIFICATES = "certificates"  # the hub read other CAs
 
 
+# The events that a peer can cause as often as it likes.
 _BY_PEERS: Final = frozenset({
     Event.ADMISSION, Event.TAKEOVER, Event.CONFLICT, Event.REFUSAL, Event.EXPIRY, Event.RENEWAL, Event.COPY,
     Event.REPORT,
 })  # fmt: skip
-"""The events that a peer can cause as often as it likes."""
 
 
 def add(event: Event, *, who: str, address: str = "", peer: str = "", **details: str | int | list[str]) -> None:

@@ -26,8 +26,8 @@ from common.parsers import is_name
 
 log = logging.getLogger("csi_bridge.hub.denials")
 
+# A serial number as `openssl x509 -noout -serial` or `-text` prints it: 20 bytes at most (RFC 5280, 4.1.2.2).
 _SERIAL = re.compile(r"serial=(?P<hex>[0-9A-Fa-f]{1,40})|(?P<pairs>[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){1,19})")
-"""A serial number as `openssl x509 -noout -serial` or `-text` prints it: 20 bytes at most (RFC 5280, 4.1.2.2)."""
 
 _LONGEST_WHY_CHARS = 500  # an operator's reason is cut here
 

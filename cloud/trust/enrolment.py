@@ -59,11 +59,11 @@ from common.token_bucket import Bucket
 
 log = logging.getLogger("csi_bridge.hub.enrolment")
 
+# An agent that was refused for a passing reason asks again after this time, and a part of it at random.
 RETRY_S: Final = 10
-"""An agent that was refused for a passing reason asks again after this time, and a part of it at random."""
 
+# Requests on one link. An agent renews every few days; one that repeats a request waits much longer.
 RENEWALS_A_SECOND: Final = 1.0
-"""Requests on one link. An agent renews every few days; one that repeats a request waits much longer."""
 
 _BURST: Final = 5.0
 _ENOUGH: Final = 0.5  # the part of a pending certificate's life that must be left for it to be sent again as it is

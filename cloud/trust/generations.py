@@ -35,9 +35,9 @@ log = logging.getLogger("csi_bridge.hub.generations")
 
 MOST_VOID: Final = 4  # of a node: the newest, for operators; and that of its last join
 
+# A node that asks for more loses the oldest of them. It needs one of a renewal, and perhaps one of a join meanwhile.
+# Its record has each as a whole, and should stay below 6 KiB.
 MOST_PENDING: Final = 2
-"""A node that asks for more loses the oldest of them. It needs one of a renewal, and perhaps one of a join meanwhile.
-Its record has each as a whole, and should stay below 6 KiB."""
 
 
 class Generations:

@@ -39,7 +39,6 @@ LIMITS: Final = Limits(
     max_streams=2,
     hello_timeout_s=10.0,
 )
-"""Requests have some kilobytes."""
 
 
 _EndTimer = Callable[[], None]

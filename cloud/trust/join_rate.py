@@ -17,8 +17,8 @@ BURST: Final = 200.0
 OF_ADDRESS_A_SECOND: Final = 2.0  # while less than half of the burst is left
 BURST_OF_ADDRESS: Final = 10.0
 
+# They take 3 MB. Beyond, the hub forgets the one that it has not heard from for longest.
 MOST_ADDRESSES: Final = 10_000
-"""They take 3 MB. Beyond, the hub forgets the one that it has not heard from for longest."""
 
 
 class JoinRate:

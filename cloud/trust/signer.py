@@ -55,8 +55,8 @@ _KEY_USAGE: Final = x509.KeyUsage(
     decipher_only=False,
 )
 
+# Raised by `cryptography` for bytes that are no certificate, request or key.
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
-"""Raised by `cryptography` for bytes that are no certificate, request or key."""
 
 
 @dataclass(frozen=True, slots=True)

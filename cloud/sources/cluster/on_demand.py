@@ -28,8 +28,8 @@ log = logging.getLogger("csi_bridge.hub.cluster")
 
 _BACKOFF: Final = Backoff(first_s=1.0, most_s=60.0)  # The kubelet tries a mount again after 0.5 s to two minutes
 
+# With 10 ms for each request, the objects of 10,000 pods that start with their hub take 30 s.
 _AT_ONCE: Final = 4
-"""Requests at the same time: with 10 ms for each, the objects of 10,000 pods that start with their hub take 30 s."""
 
 REFRESH_S: Final = 60.0  # the time between two reads of one Secret, as in a kubelet that does not watch Secrets
 

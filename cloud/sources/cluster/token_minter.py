@@ -19,8 +19,8 @@ _ACCOUNTS: Final = RESOURCES["ServiceAccount"]
 _LONGEST_S: Final = 24 * 3_600.0  # the longest use of a token: the kubelet's maxTTL
 _OF_LIFE: Final = 0.8  # the part of its life for which a token is used, as in the kubelet
 
+# Tokens are made anew up to this much earlier, as in the kubelet, so that pods that started together drift apart.
 _JITTER_S: Final = 10.0
-"""Tokens are made anew up to this much earlier, as in the kubelet, so that pods that started together drift apart."""
 
 
 class TokenMinter:

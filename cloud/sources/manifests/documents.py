@@ -98,6 +98,8 @@ class _Dumper(yaml.CSafeDumper):
         return True
 
 
+# The types of unquoted texts; any other one is a text. Nodes choose texts, too, and a long match blocks every thread.
+# So no pattern may match the same digits in two ways, which would take quadratic time.
 _PLAIN: Final = (
     ("null", re.compile(r"~|null|Null|NULL|")),
     ("bool", re.compile(r"true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF")),
@@ -105,11 +107,6 @@ _PLAIN: Final = (
     ("float", re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")),
     ("float", re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")),
 )
-"""The types of unquoted texts; any other one is a text.
-
-Nodes choose texts, too, and a long match blocks every thread. So no pattern may match the same digits in two ways,
-which would take quadratic time.
-"""
 
 _MAY_BE_PLAIN: Final = frozenset("~nNtTfFyYoO-+.0123456789")  # the first characters of these
 

@@ -30,8 +30,8 @@ MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 SETTLE_S: Final = 0.5  # A change counts when no file has changed for this time: writers pause for less
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
+# Device, inode, size, time of the last write and of the last change: every write changes one of them.
 _Signature = tuple[int, int, int, int, int]
-"""Device, inode, size, time of the last write and of the last change: every write changes one of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ _DEFAULT_NAMESPACE: Final = "default"
 
 _SHOWN_CHARS: Final = 100
 
+# Kinds that are common in manifests and that no node needs. Any other kind is a mistake.
 NOT_NEEDED: Final = frozenset({
     "ClusterRole", "ClusterRoleBinding", "ConfigMap", "CronJob", "CSINode", "CSIStorageCapacity",
     "CustomResourceDefinition", "DaemonSet", "Deployment", "Event", "Ingress", "Job", "Namespace", "NetworkPolicy",
@@ -31,7 +32,6 @@ NOT_NEEDED: Final = frozenset({
     "Service", "ServiceAccount", "StatefulSet", "VolumeAttributesClass", "VolumeSnapshot",
     "VolumeSnapshotClass", "VolumeSnapshotContent",
 })  # fmt: skip
-"""Kinds that are common in manifests and that no node needs. Any other kind is a mistake."""
 
 
 class BrokenFile(ValueError):

@@ -16,8 +16,8 @@ from cloud.kinds.fields import Body
 from common.node_selector import holds
 from common.quantity import parse_bytes
 
+# The annotation that named the class before Kubernetes 1.6. It still counts, and first.
 _CLASS_BEFORE: Final = "volume.beta.kubernetes.io/storage-class"
-"""The annotation that named the class before Kubernetes 1.6. It still counts, and first."""
 
 
 def class_of(body: Body) -> str:
