@@ -38,7 +38,7 @@ from common.accounting import Accounts  # noqa: E402  # a script outside the pac
 from common.csi import csi_pb2 as csi  # noqa: E402
 from common.dial import dial  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
-from common.errors import NotCarried  # noqa: E402
+from common.errors import not_carried  # noqa: E402
 from common.limits import Limits  # noqa: E402
 from common.link import Link, LinkHandler, Stream  # noqa: E402
 from common.messages import Hello, Kind, Open  # noqa: E402
@@ -184,7 +184,7 @@ class ServingEdge(LinkHandler):
             self._link.goodbye("bench", "the edge reconnects")
 
     async def _refuse(self, _stream: Stream) -> None:
-        raise NotCarried("a stream", "an edge of a bench serves only calls")
+        raise not_carried("a stream", "an edge of a bench serves only calls")
 
     async def _tell(self, stream: Stream) -> None:
         await stream.send(self._reports)

@@ -48,18 +48,16 @@ from common.accounting import Account, Accounts
 from common.csi.methods import UNARY, is_controller_side
 from common.deadlines import before_the_caller
 from common.errors import (
-    AnswerRefused,
     CallError,
     CallTimeout,
-    CapabilityMissing,
-    Draining,
     LinkLost,
-    NameElsewhere,
-    NodeOffline,
-    NotCarried,
     Overloaded,
     TunnelClosed,
     VolumeHeld,
+    answer_refused,
+    name_elsewhere,
+    not_carried,
+    shutting_down,
     status_of,
 )
 from common.link import Link
@@ -138,11 +136,11 @@ class Call(Account, Receiver):
         self._key = hash(request[:_KEY_BYTES])
         refusal: CallError | None = None
         if calls.is_draining:
-            refusal = Draining("hub")
+            refusal = shutting_down("hub")
         elif link.context.role is Role.DRIVER and driver != link.peer.name:
             refusal = foreign_driver(link.peer.name, driver)
         elif not is_controller_side(method):
-            refusal = NotCarried(method, _CARRIED)
+            refusal = not_carried(method, _CARRIED)
         if refusal is not None:
             self._fail(refusal)
             return
@@ -166,10 +164,9 @@ class Call(Account, Receiver):
                 self._claim(visit)
             else:
                 self._carry(visit)
-        except (CapabilityMissing, NameElsewhere) as error:
-            calls.counts.goes_to(self, error.wanted if isinstance(error, NameElsewhere) else error.node)
-            self._fail(error)
         except Exception as error:  # noqa: BLE001  # the caller gets it
+            if isinstance(error, CallError) and error.node:
+                calls.counts.goes_to(self, error.node)
             self._fail(error)
 
     def _claim(self, visit: Visit) -> None:
@@ -275,10 +272,9 @@ class Call(Account, Receiver):
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
         assert self._visit is not None
-        named = self._visit.fault(error, self.driver, self._timeout_s)
         if self._attempt is not None:
-            self._end(in_doubt=None if isinstance(named, NodeOffline) else True)  # NodeOffline: the call was not sent
-        self._fail(named)
+            self._end(in_doubt=True if isinstance(error, CallTimeout) or error.sent else None)
+        self._fail(self._visit.fault(error, self.driver, self._timeout_s))
 
     # ---- the caller's stream
 
@@ -365,7 +361,7 @@ class Call(Account, Receiver):
         """A message of the answer as the caller gets it.
 
         Raises:
-            AnswerRefused: it is one of a create, and unreadable, too large, or not the only one.
+            CallError: it is one of a create, and unreadable, too large, or not the only one.
         """
         ask, send, why = self._ask, self._send, ""
         if self._attempt is not None:
@@ -375,7 +371,7 @@ class Call(Account, Receiver):
                 why = self._read(message)
             if why:
                 self._end(in_doubt=True)
-                raise AnswerRefused(ask.driver, ask.name, send.node, why)
+                raise answer_refused(ask.driver, ask.name, send.node, why)
         return message if send.segment is Segment.AS_IS else placed_answer(ask.method, send, message)
 
     def _read(self, message: bytes) -> str:
@@ -396,8 +392,8 @@ class Call(Account, Receiver):
         """Record the outcome. Returns the end of the write, if the caller has to wait for it.
 
         Raises:
-            AnswerRefused: the call succeeded with the id of a thing that another node has, or a volume for another one.
-            NameElsewhere: the call failed with an error that the caller must not get (`outcome.must_wait`).
+            CallError: the call succeeded with the id of a thing that another node has, or a volume for another one; or
+                it failed with an error that the caller must not get (`outcome.must_wait`).
         """
         ask, send, attempt, claims = self._ask, self._send, self._attempt, self._calls.placement.claims
         if attempt is None:
@@ -463,7 +459,7 @@ class Call(Account, Receiver):
             self._calls.placement.foreign.settle(ask.driver, ask.name, send.node)
         self._end(in_doubt=in_doubt)
         if outcome.must_wait(ask, send, is_open=attempt.claim.is_open, in_doubt=in_doubt):
-            raise NameElsewhere(ask.driver, ask.name, send.node, "a topology that this node does not have")
+            raise name_elsewhere(ask.driver, ask.name, send.node, "a topology that this node does not have")
 
     def _release(self, attempt: Attempt, *, is_taken: bool) -> None:
         """End an attempt. The records get the things of a LATE success that nobody took; else it is in doubt."""

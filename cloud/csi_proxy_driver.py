@@ -31,7 +31,7 @@ from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import ProbeResponse
 from common.csi.methods import is_controller_side
 from common.dial import dial as dial_hub
-from common.errors import CallError, CallTimeout, Draining, NotCarried, status_of
+from common.errors import CallError, CallTimeout, not_carried, shutting_down, status_of
 from common.httpd import HttpEndpoint
 from common.link import Link, LinkHandler, Stream
 from common.messages import Kind
@@ -96,13 +96,13 @@ class ProxyDriver(LinkHandler):
     def _link_for(self, method: str) -> Link:
         if not is_controller_side(method):
             why = "this socket serves the controller side of CSI; the Node service is at the edge node"
-            raise NotCarried(method, why)
+            raise not_carried(method, why)
         assert self.uplink is not None
         link = self.uplink.link
         if link is None:
             raise no_hub(self.uplink.why, self.uplink.since)
         if link.draining:
-            raise Draining("hub")
+            raise shutting_down("hub")
         return link
 
     def on_error(self, error: BaseException | CancelReason | None) -> Status:
@@ -110,7 +110,7 @@ class ProxyDriver(LinkHandler):
         if isinstance(error, CancelReason):
             is_closing = error is CancelReason.CLOSING
             return status_of(
-                Draining("proxy driver") if is_closing else CallTimeout(f"driver {self._driver}"), self.origin
+                shutting_down("proxy driver") if is_closing else CallTimeout(f"driver {self._driver}"), self.origin
             )
         if error is not None and not isinstance(error, CallError | PeerGone):
             log.error("a call failed inside the proxy driver", exc_info=error)

@@ -41,12 +41,12 @@ from common.database_writer import RETRY_S
 from common.enrolment import generation_of, rights_in
 from common.errors import (
     CallError,
-    Draining,
-    DriverMissing,
     HandshakeRefused,
-    NodeOffline,
-    OperatorRefused,
     Overloaded,
+    driver_missing,
+    node_offline,
+    order_refused,
+    shutting_down,
     timestamp,
 )
 from common.limits import has_room
@@ -317,7 +317,7 @@ class Nodes:
                 self._put(node)
 
     def forget(self, name: str, driver: str = "") -> None:
-        """Forget a node that is gone for good, or one driver of it. Raises OperatorRefused."""
+        """Forget a node that is gone for good, or one driver of it. Raises CallError."""
         what = (
             f"driver {driver} of edge node {name} is not forgotten" if driver else f"edge node {name} is not forgotten"
         )
@@ -325,18 +325,18 @@ class Nodes:
         if node is not None:
             self._forget(node, driver, what)
         elif not self.segments.forget(name, driver):
-            raise OperatorRefused(what, "the hub knows no such node")
+            raise order_refused(what, "the hub knows no such node")
         self._judge_again([each for each in self._nodes.values() if each.refused])
 
     def _forget(self, node: _Node, driver: str, what: str) -> None:
         name = node.stored.name
         known = {report.driver: report for report in node.stored.reports}
         if not driver and (node.visit is not None or node.earlier is not None):
-            raise OperatorRefused(what, "it is connected; stop its agent first")
+            raise order_refused(what, "it is connected; stop its agent first")
         if driver and driver not in known:
-            raise OperatorRefused(what, "it has never reported such a driver")
+            raise order_refused(what, "it has never reported such a driver")
         if node.visit is not None and driver in node.visit.told and driver not in node.refused:
-            raise OperatorRefused(
+            raise order_refused(
                 what,
                 "its agent still reports it; first stop the vendor's node plugin with its node-driver-registrar on "
                 "that node, and take its socket from the agent's --driver if it is named there",
@@ -486,7 +486,7 @@ class Nodes:
     def reach(self, name: str, driver: str) -> Visit:
         """The link over which a call of a driver goes to a node. Raises a CallError that says why there is none."""
         if not self.leads():
-            raise Draining("hub")
+            raise shutting_down("hub")
         node = self._nodes.get(name)
         if node is None:
             raise CallError(
@@ -494,16 +494,16 @@ class Nodes:
                 f"of the edge agent, and look at the agent's log"
             )
         if node.visit is None:
-            raise NodeOffline(name, node.stored.since)
+            raise node_offline(name, node.stored.since)
         if node.visit.link.draining:
-            raise Draining(f"agent of edge node {name}")
+            raise shutting_down(f"agent of edge node {name}")
         if driver in node.refused:
             why = node.refused[driver].why
             raise CallError(
                 f"edge node {name} gets no call of driver {driver}, because the hub refuses its report: {why}"
             )
         if name not in self._by_driver.get(driver, ()):
-            raise DriverMissing(driver, name)
+            raise driver_missing(driver, name)
         visit = node.visit
         own, together, most = visit.calls[driver], sum(visit.calls.values()), visit.link.peer.max_streams
         if together < most and not has_room(own, together, most, sharers=len(node.stored.reports)):

@@ -27,7 +27,7 @@ from cloud.records.records import Body, Change, Key, Kind, Records, stored_bytes
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from common.database_writer import WriteFailed
-from common.errors import OperatorRefused, first_of, timestamp
+from common.errors import first_of, order_refused, timestamp
 from common.operator_orders import Done, Fence, Unfence
 
 log = logging.getLogger("csi_bridge.hub.fences")
@@ -80,15 +80,15 @@ class Fences:
         return self.is_fenced(node) or self._mounts.is_out_of_service(node)
 
     async def fence(self, order: Fence, by: str) -> Done:
-        """Take a node for dead. Raises OperatorRefused, also if the fence does not outlive this hub yet."""
+        """Take a node for dead. Raises CallError, also if the fence does not outlive this hub yet."""
         node, what = order.node, f"node {order.node} is not fenced"
         if not self._mounts.is_ready:
-            raise OperatorRefused(what, "the hub has not read all objects yet; try again")
+            raise order_refused(what, "the hub has not read all objects yet; try again")
         if not self._absences.knows(node):
-            raise OperatorRefused(what, "the hub knows no such node, and holds no volume back for it")
+            raise order_refused(what, "the hub knows no such node, and holds no volume back for it")
         life, earlier = self._absences.life(node), self._mounts.earlier_use.get(node)
         if life and earlier is None:
-            raise OperatorRefused(what, f"its machine runs, because {life}; a fence is for a node that is dead")
+            raise order_refused(what, f"its machine runs, because {life}; a fence is for a node that is dead")
         said = await self._fence_earlier(node, earlier, order.why, by) if earlier is not None else []
         if life:
             return Done(said=said)
@@ -115,16 +115,16 @@ class Fences:
         try:
             await self._mounts.settle_earlier(node)
         except OSError as error:
-            raise OperatorRefused(f"the earlier machine of node {node} is not fenced", str(error)) from error
+            raise order_refused(f"the earlier machine of node {node} is not fenced", str(error)) from error
         said = f"the earlier machine of node {node} is fenced: the volumes that it used may be detached"
         return [said, self._uses(sorted(in_use))]
 
     async def unfence(self, order: Unfence, by: str) -> Done:
-        """Take a fence back, or settle it after the node's return. Raises OperatorRefused."""
+        """Take a fence back, or settle it after the node's return. Raises CallError."""
         node = order.node
         fence = self._fences.pop(node, None)
         if fence is None:
-            raise OperatorRefused(f"node {node} is not unfenced", "it is not fenced")
+            raise order_refused(f"node {node} is not unfenced", "it is not fenced")
         audit.add(Event.FENCE, who="operator", address=by, node=node, ended="unfence")
         log.warning("an operator takes the fence of node %s back", node)
         await self._write(node, "is unfenced")
@@ -212,7 +212,7 @@ class Fences:
         try:
             await self._records.write([*self._absences.records(node), change])
         except WriteFailed as error:
-            raise OperatorRefused(
+            raise order_refused(
                 f"node {node} {what}, and not yet durably",
                 f"{error}; the hub tries again, and loses it if it stops before: make room there, until csi-bridge "
                 f"status no longer says NOT WRITTEN",

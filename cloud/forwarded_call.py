@@ -11,7 +11,7 @@ import time
 
 from common.accounting import Account
 from common.csi.methods import UNARY
-from common.errors import CallError, CallTimeout, Draining, LinkLost, MessageTooLarge, TunnelClosed, timestamp
+from common.errors import CallError, CallTimeout, LinkLost, MessageTooLarge, TunnelClosed, shutting_down, timestamp
 from common.link import Link
 from common.messages import Kind
 from common.receiver import Receiver
@@ -80,7 +80,7 @@ class ForwardedCall(Account, Receiver):
         """Cancel the call at the hub: the sidecar does not wait any longer, or the server closes."""
         self._link.cancel(self._number)
         if self._call.cancelled_by is CancelReason.CLOSING:
-            self.fail(Draining("proxy driver"))
+            self.fail(shutting_down("proxy driver"))
         else:
             self.leave()
         self._call.fail(None)

@@ -28,7 +28,7 @@ from cloud.trust.trust_store import Token
 from common.database_writer import WriteFailed
 from common.endpoint import Endpoint, is_loopback
 from common.enrolment import Issued, JoinToken, format_token
-from common.errors import OperatorRefused, SettingsError
+from common.errors import SettingsError, order_refused
 from common.listener import Listener, listen_tcp
 from common.messages import Kind
 from common.operator_orders import CreateToken, Done, NewToken, RevokeToken
@@ -95,23 +95,23 @@ class JoinPart:
 
     async def _create(self, asked: CreateToken, by: str) -> NewToken:
         if self._settings.join_listen is None:
-            raise OperatorRefused(_NOT_MADE, "the hub runs without --join-listen, so no node could use it")
+            raise order_refused(_NOT_MADE, "the hub runs without --join-listen, so no node could use it")
         if not self._signer.can_sign:
-            raise OperatorRefused(_NOT_MADE, "the hub runs without --ca-key, so it signs no certificates")
+            raise order_refused(_NOT_MADE, "the hub runs without --ca-key, so it signs no certificates")
         if not self._joins:
             why = "the hub does not know its address: its certificate has no name; set --join-address"
-            raise OperatorRefused(_NOT_MADE, why)
+            raise order_refused(_NOT_MADE, why)
         if self._settings.require_rights and not asked.drivers:
             why = "the hub runs with --require-rights; name the drivers of its nodes: --driver"
-            raise OperatorRefused(_NOT_MADE, why)
+            raise order_refused(_NOT_MADE, why)
         if not asked.replace and self._enrolment.has_node(asked.node):
             who = f"edge node {asked.node} exists{self._trust.generations.joined(asked.node)}"
             why = f"{who}; with --replace, the token lets a machine join in its place"
-            raise OperatorRefused(_NOT_MADE, why)
+            raise order_refused(_NOT_MADE, why)
         try:
             token, secret = await self._trust.tokens.create(asked)
         except WriteFailed as error:
-            raise OperatorRefused(_NOT_MADE, str(error)) from error
+            raise order_refused(_NOT_MADE, str(error)) from error
         self._note(token, by, "made")
         text = format_token(JoinToken(self._joins, bytes.fromhex(self._signer.pin()), token.id, secret))
         return NewToken(id=token.id, token=text, ends_at=time_of(token.ends_at))
@@ -120,7 +120,7 @@ class JoinPart:
         try:
             token = await self._trust.tokens.revoke(asked.id)
         except WriteFailed as error:
-            raise OperatorRefused(f"token {asked.id} is not revoked", str(error)) from error
+            raise order_refused(f"token {asked.id} is not revoked", str(error)) from error
         self._note(token, by, "revoked")
         return Done(said=[f"token {token.id} is revoked; the {token.used} nodes that joined with it stay"])
 

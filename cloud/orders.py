@@ -17,7 +17,7 @@ from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.credentials import Credentials
 from cloud.trust.denials import serial_of
-from common.errors import NotCarried, OperatorRefused
+from common.errors import not_carried, order_refused
 from common.link import Stream
 from common.operator_orders import Allow, Deny, Done, Forget, Order, Trust
 from common.pages.json_form import decode, encode
@@ -28,7 +28,7 @@ log = logging.getLogger("csi_bridge.hub")
 
 Given = TypeVar("Given", bound=Order)
 
-# Carries out an order of the operator at an address (`pid 7 uid 0`). Returns a dataclass or raises OperatorRefused.
+# Carries out an order of the operator at an address (`pid 7 uid 0`). Returns a dataclass or raises CallError.
 CarryOut = Callable[[Given, str], Awaitable[object]]
 
 _PIECE_BYTES = 32 * 1024  # A longer answer goes in several messages: no link refuses one of this size (`--max-message`)
@@ -64,16 +64,16 @@ class Orders:
         self._named[order.order] = (order, carry_out)
 
     async def serve_order(self, stream: Stream) -> None:
-        """Carry out an order by its name. Raises NotCarried for an unknown one, and OperatorRefused."""
+        """Carry out an order by its name. Raises CallError."""
         assert stream.opened is not None
         name = stream.opened.method
         if name not in self._named:
-            raise NotCarried(f"the order {name!r}", "this hub does not know it; use the csi-bridge of its version")
+            raise not_carried(f"the order {name!r}", "this hub does not know it; use the csi-bridge of its version")
         order, carry_out = self._named[name]
         try:
             arguments = decode(await stream.receive() or b"", order)
         except ValueError as error:
-            raise OperatorRefused(f"the order {name} is not carried out", str(error)) from error
+            raise order_refused(f"the order {name} is not carried out", str(error)) from error
         stream.detach()  # an operator who leaves does not cut it in the middle
         answer = await carry_out(arguments, stream.link.peer_identity.address)
         text = await asyncio.to_thread(encode, answer)  # a long answer would hold up the loop
@@ -99,7 +99,7 @@ class Orders:
         if self._trust.generations.settle(order.subject):
             said.append(f"the replaced certificate of edge node {order.subject} is shown no longer, and stays refused")
         if not any(said):
-            raise OperatorRefused(f"{order.subject} is not allowed", "it is not denied")
+            raise order_refused(f"{order.subject} is not allowed", "it is not denied")
         return Done(said=[line for line in said if line])
 
     async def _forget(self, order: Forget, by: str) -> Done:
@@ -115,7 +115,7 @@ class Orders:
                 try:
                     await self._sync.forget(node)
                 except OSError as error:
-                    raise OperatorRefused(
+                    raise order_refused(
                         f"edge node {node} is forgotten, but not its facts", f"its files cannot be removed: {error}"
                     ) from error
         what = f"{f'driver {driver} of ' if driver else ''}edge node {node}"
@@ -127,7 +127,7 @@ class Orders:
         try:
             cleared = await self._incarnation.trust()
         except OSError as error:
-            raise OperatorRefused(
+            raise order_refused(
                 "csi-bridge trust has no effect", f"the decision cannot be written to the disk: {error}"
             ) from error
         for line in cleared:

@@ -6,7 +6,7 @@ import logging
 from cloud.admission import foreign_driver
 from cloud.edge_nodes import Nodes
 from cloud.placement.placement import Placement
-from common.errors import KnowledgeLost, MessageTooLarge, NoRoute, NotCarried
+from common.errors import CallError, MessageTooLarge, not_carried
 from common.link import Stream
 from common.logs import of_peer
 from common.metrics import Metrics
@@ -54,7 +54,7 @@ class ReportStreams:
         changed = asyncio.Event()
         watchers = self._watchers.setdefault(driver, set())
         if len(watchers) >= _MOST_WATCHES:
-            raise NotCarried("a watch", f"{_MOST_WATCHES} others watch driver {driver} already")
+            raise not_carried("a watch", f"{_MOST_WATCHES} others watch driver {driver} already")
         watchers.add(changed)
         told: DriverReport | None = None
         try:
@@ -77,7 +77,7 @@ class ReportStreams:
         """Send a driver's report unless it is the one `told` before. Returns the report sent last."""
         try:
             report = self._placement.report(driver, wanted, stream.link.context.placement)
-        except (NoRoute, KnowledgeLost):  # the next report or an operator may make one
+        except CallError:  # the next report or an operator may make one
             return told
         if report is None or report == told:
             return told

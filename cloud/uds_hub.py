@@ -35,7 +35,7 @@ from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.credentials import Credentials
 from common.certificate_ends import Term
-from common.errors import Draining, HandshakeRefused, NotCarried
+from common.errors import HandshakeRefused, not_carried, shutting_down
 from common.handshakes import group_of
 from common.link import Link, LinkHandler, Stream
 from common.logs import bind_peer, of_peer
@@ -296,14 +296,14 @@ class Hub(LinkHandler):
         return call
 
     async def serve(self, stream: Stream) -> None:
-        """Serve a stream of any kind that the peer's role may open, apart from calls. Raises NotCarried, Draining."""
+        """Serve a stream of any kind that the peer's role may open, apart from calls. Raises CallError."""
         assert stream.opened is not None
         role = stream.link.context.role
         serve = self._serve.get((role, stream.opened.kind))
         if serve is None:
-            raise NotCarried(f"stream kind {stream.opened.kind}", f"this hub does not serve it to the role {role}")
+            raise not_carried(f"stream kind {stream.opened.kind}", f"this hub does not serve it to the role {role}")
         if self._draining:
-            raise Draining("hub")
+            raise shutting_down("hub")
         if role is not Role.OPERATOR:
             bind_peer(_admitted(stream.link)["peer"])
         await serve(stream)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from common.errors import CallError, CallTimeout, Draining, LinkLost, NodeOffline, Overloaded, TunnelClosed
+from common.errors import CallError, CallTimeout, LinkLost, Overloaded, TunnelClosed, node_offline, shutting_down
 from common.link import Link
 from common.reports import DriverReport
 
@@ -29,10 +29,12 @@ class Visit:
     def not_sent(self, error: Overloaded | TunnelClosed) -> CallError:
         if isinstance(error, Overloaded):
             return Overloaded(f"agent of edge node {self.node}", error.limit, error.flag)
-        return self._offline() if self.link.over else Draining("hub")  # it lives and takes none: this hub drains it
+        return (
+            self._offline() if self.link.over else shutting_down("hub")
+        )  # it lives and takes none: this hub drains it
 
     def fault(self, error: TunnelClosed | CallTimeout, driver: str, limit_s: float | None) -> CallError:
-        """The error for a call that ended without the node's status: CallTimeout, LinkLost, or NodeOffline."""
+        """The error for a call that ended without the node's status."""
         named: CallError
         if isinstance(error, CallTimeout):
             named = CallTimeout(f"driver {driver} on edge node {self.node}", limit_s)
@@ -41,8 +43,8 @@ class Visit:
         named.__cause__ = error
         return named
 
-    def _offline(self) -> NodeOffline:
+    def _offline(self) -> CallError:
         # The first such call may come before the hub hears that the link is gone. A retry gets the same time, because
         # the node may be back.
         self.ended = self.ended or time.time()
-        return NodeOffline(self.node, self.ended)
+        return node_offline(self.node, self.ended)

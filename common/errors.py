@@ -4,8 +4,26 @@ Rules:
 
 * If the bridge does not know an outcome for certain, the caller gets a code that no sidecar takes as final
   (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget): UNAVAILABLE, unless the error says another one.
+* An error is a class of its own only if some code tells it from others.
 * A message names the hop, the node, the driver and the remedy. It has absolute times, so that it is the same for each
   retry (docs/csi-contract.md#an-error-message-stays-the-same).
+
+    BridgeError
+    ├── SettingsError          a flag or variable cannot be used
+    │   └── NewerState         a newer program wrote a file of the state directory
+    ├── LeadershipLost         the hub's process must end
+    ├── LocalProtocolError     this side broke the rules of the session, a bug
+    ├── RemoteProtocolError    the peer did
+    ├── DialError              there is no link
+    ├── HandshakeRefused       there is one, and its hello was refused
+    ├── TunnelClosed           the session ended with a stream open
+    └── CallError              what a caller is told; the functions at the end make those that nobody tells apart
+        ├── CallTimeout        the deadline passed   ┐ the driver may go on
+        ├── LinkLost           the link broke        ┘
+        ├── MessageTooLarge
+        ├── Overloaded
+        ├── VendorBroken       the driver could not be reached, or its answer was not valid
+        └── VolumeHeld         a detach that must wait
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,162 +110,18 @@ class TunnelClosed(BridgeError):
 class CallError(BridgeError):
     """A call that ended without a status of the vendor's own.
 
-    A subclass is an error that several places raise, or that one of them catches. Only a call that was certainly sent
-    to no driver has a final code.
+    Only a call that was certainly sent to no driver has a final code.
 
     Attributes:
         code: what the caller gets.
         is_unsent: whether the agent has surely sent nothing of this call to the driver. An earlier call of the same
             operation may have been sent all the same.
+        node: the node that the call was for, if the error itself shows that; else empty.
     """
 
-    def __init__(self, text: str, *, code: Code = Code.UNAVAILABLE, is_unsent: bool = False) -> None:
-        self.code, self.is_unsent = code, is_unsent
+    def __init__(self, text: str, *, code: Code = Code.UNAVAILABLE, is_unsent: bool = False, node: str = "") -> None:
+        self.code, self.is_unsent, self.node = code, is_unsent, node
         super().__init__(text)
-
-
-class NodeOffline(CallError):
-    """The call's edge node is known, and not connected."""
-
-    def __init__(self, node: str, since: float) -> None:
-        super().__init__(
-            f"edge node {node} is offline since {timestamp(since)}; "
-            f"look at the log of its csi-bridge edge agent and at the network between it and the hub"
-        )
-
-
-class DriverMissing(CallError):
-    """The node is connected, but its agent does not know the driver, or no socket of it that serves the call."""
-
-    def __init__(self, driver: str, node: str, service: str = "") -> None:
-        wanted = f"{driver} that serves {service}" if service else driver
-        super().__init__(
-            f"edge node {node} is connected but has no driver {wanted}; check that the driver runs there and that the "
-            f"agent's --driver names its socket, and look at the agent's log",
-            is_unsent=True,
-        )
-
-
-class CapabilityMissing(CallError):
-    """The driver lacks a capability on the call's node that it has on most nodes. Nothing was sent."""
-
-    def __init__(self, driver: str, node: str, method: str, capability: str) -> None:
-        self.node = node
-        super().__init__(
-            f"{method.rpartition('/')[2]} needs the capability {capability}, which driver {driver} has on most of its "
-            f"edge nodes and lacks on {node}; run the same version of the driver there"
-        )
-
-
-class NoRoute(CallError):
-    """The hub cannot tell which node the call is for. `candidates` has the nodes and whether each is connected."""
-
-    def __init__(self, driver: str, candidates: Mapping[str, bool] | None = None) -> None:
-        nodes = [it if is_connected else f"{it}, which is offline" for it, is_connected in (candidates or {}).items()]
-        super().__init__(
-            f"driver {driver} runs on several edge nodes ({listed(nodes)}) and the call names none; set "
-            f"--placement=local or shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs "
-            f"the driver, run csi-bridge forget NODE [DRIVER] on the hub's host"
-            if nodes
-            else f"no edge node has reported driver {driver} to the hub yet; check that an agent is connected and that "
-            f"its --driver names the driver's socket"
-        )
-
-
-class KnowledgeLost(CallError):
-    """The hub cannot tell which node the call is for, because it has lost records."""
-
-    def __init__(self, driver: str, loss: str) -> None:
-        super().__init__(
-            f"the call for driver {driver} names no edge node, and the hub has lost records ({loss}); set --nodeid on "
-            f"the proxy driver, or, once csi-bridge status shows every node and its drivers again, run csi-bridge "
-            f"trust on the hub's host"
-        )
-
-
-class NoPlace(CallError):
-    """The hub does not know which node has the object of the call. The object may exist all the same."""
-
-    def __init__(self, driver: str, what: str, why: str) -> None:
-        super().__init__(f"the hub does not know which edge node of driver {driver} has {what}: {why}")
-
-
-class NameElsewhere(CallError):
-    """A create call is for one node, and another node has taken its name: an object may exist there."""
-
-    def __init__(self, driver: str, name: str, node: str, wanted: str) -> None:
-        self.node, self.wanted = node, wanted
-        super().__init__(
-            f"edge node {node} may have carried out {name} of driver {driver} already, and this call is for {wanted}; "
-            f"send the call to {node} (with --nodeid or --placement of the proxy driver, or csi-bridge call --node "
-            f"{node}), or, if that node will not come back, run csi-bridge forget {node} on the hub's host"
-        )
-
-
-class AnswerRefused(CallError):
-    """A node's answer to a create has what the hub cannot read, or the id or the place of another node's object."""
-
-    def __init__(self, driver: str, name: str, node: str, answer: str, *, look_at: str = "") -> None:
-        self.driver, self.name, self.node = driver, name, node
-        super().__init__(
-            f"edge node {node} answered {name} of driver {driver} with {answer}; the answer is not passed on; look at "
-            f"the driver on {look_at or node}"
-        )
-
-
-class NotListed(CallError):
-    """A list of all nodes would lack a node's entries. `missing` has the reason of each node."""
-
-    def __init__(self, driver: str, method: str, missing: Mapping[str, str]) -> None:
-        node, *others = sorted(missing)
-        more = f" (and those of {first_of(others, _MOST_NAMED - 1)})" if others else ""
-        what = method.rpartition("/")[2]
-        super().__init__(
-            f"{what} of driver {driver} would lack the entries of edge node {node}: {missing[node]}{more}; "
-            f"csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
-        )
-
-
-class TokenUnknown(CallError):
-    """The page token is for no list that the hub can go on with: it is too old, or of another hub process or node."""
-
-    def __init__(self, method: str, node: str = "") -> None:
-        whose = f"is for a list of edge node {node}, and another one serves" if node else "is for no list of the hub"
-        text = f"this starting_token of {method.rpartition('/')[2]} {whose}; begin again without one"
-        super().__init__(text, code=Code.ABORTED)
-
-
-class PlacementNotKept(CallError):
-    """The hub could not store where an object is, so it did not begin the call, or does not report success yet."""
-
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(
-            f"the hub cannot record which edge node this is on ({path}: {why}); make room on the disk or repair it, "
-            f"and a retry continues"
-        )
-
-
-class VolumeHeld(CallError):
-    """A volume is not detached from a node, which has it mounted or may have it mounted. Nothing was sent."""
-
-    def __init__(self, driver: str, volume: str, node: str, why: str) -> None:
-        super().__init__(f"volume {volume} of driver {driver} is not detached from node {node}: {why}")
-
-
-class LinkLost(CallError):
-    """The link was lost during the call. An operation may go on at the other end; any other call ends."""
-
-    def __init__(self, to: str) -> None:
-        super().__init__(f"the link to {to} was lost with the call under way; {_MAY_GO_ON}")
-
-
-class Draining(CallError):
-    """This process is shutting down and takes no new calls."""
-
-    def __init__(self, hop: str) -> None:
-        super().__init__(
-            f"the {hop} is shutting down and takes no new calls; a retry reaches the process that replaces it"
-        )
 
 
 class CallTimeout(CallError):
@@ -257,6 +131,13 @@ class CallTimeout(CallError):
         time = f" ({within_s:.3g} s)" if within_s is not None else ""
         text = f"{to} did not answer before the caller's deadline{time}; {_MAY_GO_ON}"
         super().__init__(text, code=Code.DEADLINE_EXCEEDED)
+
+
+class LinkLost(CallError):
+    """The link was lost during the call. An operation may go on at the other end; any other call ends."""
+
+    def __init__(self, to: str) -> None:
+        super().__init__(f"the link to {to} was lost with the call under way; {_MAY_GO_ON}")
 
 
 class MessageTooLarge(CallError):
@@ -285,18 +166,97 @@ class VendorBroken(CallError):
         super().__init__(f"driver {driver} on edge node {node}: {why}; look at the driver's log there")
 
 
-class NotCarried(CallError):
+class VolumeHeld(CallError):
+    """A volume is not detached from a node, which has it mounted or may have it mounted. Nothing was sent."""
+
+    def __init__(self, driver: str, volume: str, node: str, why: str) -> None:
+        super().__init__(f"volume {volume} of driver {driver} is not detached from node {node}: {why}")
+
+
+# ---- call errors that several modules raise, and nobody tells apart -------------------------------------------------
+
+
+def shutting_down(hop: str) -> CallError:
+    """This process is shutting down."""
+    return CallError(f"the {hop} is shutting down and takes no new calls; a retry reaches the process that replaces it")
+
+
+def not_carried(method: str, why: str) -> CallError:
     """This socket does not serve the method."""
-
-    def __init__(self, method: str, why: str) -> None:
-        super().__init__(f"{method} is not served here: {why}", code=Code.UNIMPLEMENTED, is_unsent=True)
+    return CallError(f"{method} is not served here: {why}", code=Code.UNIMPLEMENTED, is_unsent=True)
 
 
-class OperatorRefused(CallError):
-    """The hub refused an operator's command. No sidecar sees this."""
+def node_offline(node: str, since: float) -> CallError:
+    """The call's edge node is known, and not connected."""
+    return CallError(
+        f"edge node {node} is offline since {timestamp(since)}; "
+        f"look at the log of its csi-bridge edge agent and at the network between it and the hub"
+    )
 
-    def __init__(self, what: str, why: str) -> None:
-        super().__init__(f"{what}: {why}")
+
+def driver_missing(driver: str, node: str, service: str = "") -> CallError:
+    """The node is connected, but its agent does not know the driver, or no socket of it that serves the call."""
+    wanted = f"{driver} that serves {service}" if service else driver
+    return CallError(
+        f"edge node {node} is connected but has no driver {wanted}; check that the driver runs there and that the "
+        f"agent's --driver names its socket, and look at the agent's log",
+        is_unsent=True,
+    )
+
+
+def knowledge_lost(driver: str, loss: str) -> CallError:
+    """The hub cannot tell which node the call is for, because it has lost records."""
+    return CallError(
+        f"the call for driver {driver} names no edge node, and the hub has lost records ({loss}); set --nodeid on "
+        f"the proxy driver, or, once csi-bridge status shows every node and its drivers again, run csi-bridge "
+        f"trust on the hub's host"
+    )
+
+
+def no_place(driver: str, what: str, why: str) -> CallError:
+    """The hub does not know which node has the object of the call. The object may exist all the same."""
+    return CallError(f"the hub does not know which edge node of driver {driver} has {what}: {why}")
+
+
+def name_elsewhere(driver: str, name: str, node: str, wanted: str) -> CallError:
+    """A create call is for one node, and another node has taken its name: an object may exist there."""
+    return CallError(
+        f"edge node {node} may have carried out {name} of driver {driver} already, and this call is for {wanted}; "
+        f"send the call to {node} (with --nodeid or --placement of the proxy driver, or csi-bridge call --node "
+        f"{node}), or, if that node will not come back, run csi-bridge forget {node} on the hub's host",
+        node=wanted,
+    )
+
+
+def answer_refused(driver: str, name: str, node: str, answer: str, *, look_at: str = "") -> CallError:
+    """A node's answer to a create has what the hub cannot read, or the id or the place of another node's object."""
+    return CallError(
+        f"edge node {node} answered {name} of driver {driver} with {answer}; the answer is not passed on; look at "
+        f"the driver on {look_at or node}"
+    )
+
+
+def not_listed(driver: str, method: str, missing: Mapping[str, str]) -> CallError:
+    """A list of all nodes would lack a node's entries. `missing` has the reason of each node."""
+    node, *others = sorted(missing)
+    more = f" (and those of {first_of(others, _MOST_NAMED - 1)})" if others else ""
+    what = method.rpartition("/")[2]
+    return CallError(
+        f"{what} of driver {driver} would lack the entries of edge node {node}: {missing[node]}{more}; "
+        f"csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
+    )
+
+
+def token_unknown(method: str, node: str = "") -> CallError:
+    """The page token is for no list that the hub can go on with: it is too old, or of another hub process or node."""
+    whose = f"is for a list of edge node {node}, and another one serves" if node else "is for no list of the hub"
+    text = f"this starting_token of {method.rpartition('/')[2]} {whose}; begin again without one"
+    return CallError(text, code=Code.ABORTED)
+
+
+def order_refused(what: str, why: str) -> CallError:
+    """The hub refuses an operator's command. No sidecar sees this."""
+    return CallError(f"{what}: {why}")
 
 
 def status_of(error: BaseException | None, origin: Origin) -> Status:

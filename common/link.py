@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from common.errors import CallError, CallTimeout, HandshakeRefused, NotCarried, TunnelClosed, status_of, stopped
+from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, not_carried, status_of, stopped
 from common.limits import Limits
 from common.messages import Hello, Kind, Open, Priority, Reason
 from common.outbox import Writer
@@ -70,7 +70,7 @@ class LinkHandler:
 
     async def serve(self, stream: "Stream") -> None:  # noqa: ARG002  # a subclass serves it
         """Serve an accepted stream and end it. A raised error becomes its status. Cancelled if the opener leaves."""
-        raise NotCarried("a stream", "this end of the link serves none")
+        raise not_carried("a stream", "this end of the link serves none")
 
     def draining(self, link: "Link", message: str) -> None:
         """The peer takes no new streams."""

@@ -25,7 +25,7 @@ from common.accounting import Account, Accounts
 from common.certificate_ends import CertificateEnds
 from common.csi.methods import METHODS, is_controller_side
 from common.dial import dial
-from common.errors import CallError, NotCarried
+from common.errors import CallError, not_carried
 from common.link import Link, LinkHandler, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
@@ -152,7 +152,7 @@ class Agent(LinkHandler):
 
     async def serve(self, stream: Stream) -> None:
         assert stream.opened is not None
-        raise NotCarried(f"stream kind {stream.opened.kind}", "an edge agent serves only calls")
+        raise not_carried(f"stream kind {stream.opened.kind}", "an edge agent serves only calls")
 
     async def _serve_call(self, stream: Stream) -> None:
         frame = stream.opened
@@ -178,7 +178,7 @@ class Agent(LinkHandler):
             return found
         if not is_controller_side(method):
             why = "an edge agent calls only methods of CSI for a hub, and of the Node service only NodeGetCapabilities"
-            raise NotCarried(method, why)
+            raise not_carried(method, why)
         found = find_driver(self._registry.drivers, name, self.node, method)
         if method in METHODS:
             self._serving[asked] = found

@@ -12,7 +12,7 @@ from typing import TypeVar
 from common.dial import dial
 from common.endpoint import Endpoint, hub_endpoint
 from common.enrolment import Answer, Refused, Request, decode, encode
-from common.errors import CallError, DialError, HandshakeRefused, NotCarried, RemoteProtocolError, TunnelClosed
+from common.errors import CallError, DialError, HandshakeRefused, RemoteProtocolError, TunnelClosed, not_carried
 from common.limits import Limits
 from common.link import Link, LinkHandler
 from common.messages import Kind, Priority, Reason
@@ -30,7 +30,7 @@ async def ask(link: Link, kind: Kind, question: Request, wanted: type[A]) -> A:
 
     Raises:
         HandshakeRefused: the hub refused; the error has its reason and sentence.
-        NotCarried: the hub does not know the question; it is older, or has no part for it.
+        CallError: the hub does not know the question; it is older, or has no part for it.
         DialError: the answer did not come, or is no answer to the question.
     """
     hub = str(link.peer_identity.address)
@@ -49,7 +49,7 @@ async def ask(link: Link, kind: Kind, question: Request, wanted: type[A]) -> A:
         return answer
     status = stream.status
     if status is not None and status.code == Code.UNIMPLEMENTED:
-        raise NotCarried(f"the question {kind.name}", status.message)
+        raise not_carried(f"the question {kind.name}", status.message)
     why = status.message if status is not None and status.message else "it sent another message than the answer"
     raise DialError(hub, why)
 

@@ -38,7 +38,7 @@ async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits, 
         SettingsError: the state directory cannot be written or is another node's, or its agent renews it now.
         DialError: no address of the token leads to its hub.
         HandshakeRefused: the hub refused the join.
-        NotCarried: the hub has no such part.
+        CallError: the hub has no such part.
     """
     identity = Identity(state_dir, answer)
     former = await asyncio.to_thread(identity.joined)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.deadlines import before_the_caller
-from common.errors import CallError, CallTimeout, Draining, VendorBroken, status_of
+from common.errors import CallError, CallTimeout, VendorBroken, shutting_down, status_of
 from common.relay.errors import PeerGone
 from common.relay.server import CancelReason, Server, ServerCall, ServerSettings, in_task
 from common.reports import NODE_GET_INFO
@@ -197,7 +197,7 @@ class KubeletRelay:
 
     def _on_error(self, error: BaseException | CancelReason | None) -> Status:
         if isinstance(error, CancelReason):
-            cut = Draining("edge agent") if error is CancelReason.CLOSING else CallTimeout("the driver")
+            cut = shutting_down("edge agent") if error is CancelReason.CLOSING else CallTimeout("the driver")
             return status_of(cut, Origin.EDGE)
         if isinstance(error, CallError):
             log.warning("a kubelet's call was not answered by its driver: %s", error)

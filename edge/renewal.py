@@ -26,7 +26,7 @@ from functools import partial
 from common.backoff import Backoff
 from common.certificate_ends import Term
 from common.enrolment import Issued, RefusedFor, Renew
-from common.errors import DialError, HandshakeRefused, NotCarried, SettingsError, timestamp
+from common.errors import CallError, DialError, HandshakeRefused, SettingsError, timestamp
 from common.limits import Limits
 from common.link import Link
 from common.messages import Kind
@@ -144,7 +144,7 @@ class Renewal:
             raise DialError(_THE_HUB, "another process gets a certificate for this state directory") from error
         except (OSError, ValueError, SettingsError) as error:
             raise DialError(_THE_HUB, f"the next certificate cannot be made or stored: {error}") from error
-        except NotCarried as error:
+        except CallError as error:
             raise HandshakeRefused(RefusedFor.NO_CA_KEY, f"this hub renews no certificates: {error}") from error
         ends_at = self._term().ends_at
         log.info("the certificate was renewed, and is valid until %s", timestamp(ends_at))

@@ -20,7 +20,7 @@ from cloud.sync_part import SyncPart
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.denials import Denials
-from common.errors import OperatorRefused
+from common.errors import order_refused
 from common.operator_orders import Abandon, Done, MadeAlone, NodeStorage, OwnStorage
 
 log = logging.getLogger("csi_bridge.hub")
@@ -33,13 +33,13 @@ class Abandonment:
         self._nodes, self._placement, self._denials, self._part = nodes, placement, denials, part
 
     async def own_storage(self, order: OwnStorage, _by: str) -> NodeStorage:
-        """Name the node's own storage. Raises OperatorRefused if it may come back, or the cluster is not read."""
+        """Name the node's own storage. Raises CallError if it may come back, or the cluster is not read."""
         node, what = order.node, self._check(order.node)
         source = self._part.source
         if source is None:
-            raise OperatorRefused(what, "the hub follows no Kubernetes cluster")
+            raise order_refused(what, "the hub follows no Kubernetes cluster")
         if not source.is_ready:
-            raise OperatorRefused(what, "the hub has not read all PersistentVolumes yet; try again")
+            raise order_refused(what, "the hub has not read all PersistentVolumes yet; try again")
         makers = self._makers()
         # Storage of a driver with elections is reached by other nodes, whoever made the snapshot once.
         had = self._placement.elections.had
@@ -59,8 +59,7 @@ class Abandonment:
     async def abandon(self, order: Abandon, by: str) -> Done:
         """Forget the node's facts, and delete its Node and CSINode if the hub made them.
 
-        If the hub has forgotten the node, its things are given up. Raises OperatorRefused, and PlacementNotKept if the
-        records cannot be written.
+        If the hub has forgotten the node, its things are given up. Raises CallError.
         """
         what = self._check(order.node)
         audit.add(Event.ORDER, who="operator", address=by, order="abandon", node=order.node)
@@ -68,7 +67,7 @@ class Abandonment:
         try:
             await self._part.sync.forget(order.node)
         except OSError as error:
-            raise OperatorRefused(what, f"its facts cannot be removed: {error}") from error
+            raise order_refused(what, f"its facts cannot be removed: {error}") from error
         if not (self._nodes.knows(order.node) or self._placement.claims.knows(order.node)):
             await self._placement.forget(order.node, is_given_up=True)
         return Done(said=[])
@@ -84,7 +83,7 @@ class Abandonment:
         """Check that the node cannot come back. Returns what is not done if a later step fails."""
         what = f"edge node {node} is not abandoned"
         if not self._denials.denies(node):
-            raise OperatorRefused(what, f"{node} may come back; first run csi-bridge deny {node}")
+            raise order_refused(what, f"{node} may come back; first run csi-bridge deny {node}")
         if self._nodes.is_connected(node):
-            raise OperatorRefused(what, f"{node} is still connected; its links end at once, so try again")
+            raise order_refused(what, f"{node} is still connected; its links end at once, so try again")
         return what

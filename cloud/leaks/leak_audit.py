@@ -20,7 +20,6 @@ from cloud.edge_nodes import Nodes
 from cloud.leaks.tally import Tally
 from cloud.leaks.verdicts import LEAKS, Told, Truths, doubts, ghosts, orphans, read_records, referring, strays
 from cloud.placement.affinity import Fit
-from cloud.placement.claims import Unlisted
 from cloud.placement.fleet import Fleet, Member
 from cloud.placement.inventory import each_page
 from cloud.placement.ledger import Ledger
@@ -29,7 +28,7 @@ from cloud.placement.rules import LISTED_BY, SNAPSHOT, VOLUME
 from cloud.references import References
 from cloud.sync_part import SyncPart
 from common import left_over
-from common.errors import CallError, OperatorRefused, PlacementNotKept, first_of
+from common.errors import CallError, first_of, order_refused
 from common.operator_orders import Audit, Audited, Leak, Unasked
 from common.pages.json_form import time_of
 
@@ -58,11 +57,8 @@ class LeakAudit:
         self._ordered = asyncio.Lock()
 
     async def order(self, order: Audit, _by: str) -> Audited:
-        try:
-            async with self._ordered:
-                return await self._run(order.driver, within_s=max(order.within_s, 1), wanted=order.wanted)
-        except PlacementNotKept as error:
-            raise OperatorRefused("no audit", f"the hub's records cannot be read: {error}") from error
+        async with self._ordered:
+            return await self._run(order.driver, within_s=max(order.within_s, 1), wanted=order.wanted)
 
     async def _run(self, driver: str, *, within_s: float, wanted: str) -> Audited:
         began = time_of(self._now())
@@ -71,7 +67,7 @@ class LeakAudit:
         known |= {it.driver for it in opened.open}
         drivers = sorted({driver} & known if driver else known)
         if driver and not drivers:
-            raise OperatorRefused("no audit", f"no node has reported driver {driver}, and the hub has no record of it")
+            raise order_refused("no audit", f"no node has reported driver {driver}, and the hub has no record of it")
         fleets = {each: self._placement.fleet(each) for each in drivers}
         tally, unasked = Tally(before.named), list[Unasked]()
         if self._part.references is not None:
@@ -156,7 +152,7 @@ class LeakAudit:
                 await each_page(self._nodes, driver, node, kind, partial(tally.take, driver, node))
         except TimeoutError:
             return "there was no time left"
-        except (CallError, Unlisted) as error:
+        except CallError as error:
             return str(error).partition(";")[0]
         tally.complete.add((driver, kind, node))
         return ""

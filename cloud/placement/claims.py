@@ -41,13 +41,9 @@ from cloud.placement.requests import LONGEST_CHARS, about, deletion_of
 from cloud.placement.rules import Thing
 from cloud.records.records import Body, Change, Key, Kind, Records
 from common.database_writer import WriteFailed
-from common.errors import NameElsewhere, NoPlace, PlacementNotKept
+from common.errors import CallError, name_elsewhere, no_place
 
 _NODE: Final = "Node "  # Begins the name of a mark. A claim's name begins with a method.
-
-
-class Unlisted(Exception):
-    """A node has given no list, or none that counts: not whole, or too large. The text says why."""
 
 
 class Claims:
@@ -116,7 +112,7 @@ class Claims:
     # ---- elections ---------------------------------------------------------------------------------------------------
 
     async def elect(self, driver: str, new: Elected) -> None:
-        """Record an election. Raises PlacementNotKept if that fails."""
+        """Record an election. Raises CallError if that fails."""
         await _written(self._records.write([_changed_election(driver, new)]))
         self.elections[driver] = new
 
@@ -128,12 +124,12 @@ class Claims:
         """Begin a call under a name. The nodes `over` surely run no call of it any more.
 
         Raises:
-            NameElsewhere: a call of the name is open at another node.
+            CallError: a call of the name is open at another node.
         """
         book = self._books[driver]
         claim = book.claims.get(name)
         if claim is not None and claim.is_open and claim.node != node and claim.node not in over:
-            raise NameElsewhere(driver, name, claim.node, node)
+            raise name_elsewhere(driver, name, claim.node, node)
         return book.begin(name, node, self.now(), lease_s=lease_s, machine=machine)
 
     def claim(self, driver: str, attempt: Attempt) -> "asyncio.Future[None] | None":
@@ -146,15 +142,14 @@ class Claims:
         """Note that the write of a claim has ended. The call may be sent then.
 
         Raises:
-            PlacementNotKept: the records do not show that the call is open.
-            NoPlace: the name is no longer the node's.
+            CallError: the records do not show that the call is open, or the name is no longer the node's.
         """
         claim = attempt.claim
         if end.exception() is not None:
             self.check(end)
         if self.book(driver).claims.get(claim.name) is not claim:
             why = f"edge node {claim.node} was forgotten, or another one took over, while the call waited; retry it"
-            raise NoPlace(driver, claim.name, why)
+            raise no_place(driver, claim.name, why)
         claim.is_confirmed = True
 
     def end(self, driver: str, attempt: Attempt, *, in_doubt: bool | None) -> None:
@@ -185,7 +180,7 @@ class Claims:
         """Check the end of a write, which may be that of a `made` under a claim.
 
         Raises:
-            PlacementNotKept: it has failed. The records have the claim as open, and things as they were.
+            CallError: it has failed. The records have the claim as open, and things as they were.
         """
         error = end.exception()
         if error is None:
@@ -193,7 +188,7 @@ class Claims:
         if claim is not None and (present := self.book(driver).claims.get(claim.name)) not in (None, claim):
             self._put(driver, present)  # the node was forgotten meanwhile, and with it the open row
         if isinstance(error, WriteFailed):
-            raise PlacementNotKept(str(error.place), error.why) from error
+            raise _not_kept(error) from error
         raise error
 
     # ---- things ------------------------------------------------------------------------------------------------------
@@ -278,8 +273,8 @@ class Claims:
         `at` is the same moment on the monotonic clock (`Book.lists`).
 
         Raises:
-            Unlisted: the lists of the node are too large together (`MOST_LISTED_BYTES`), and nothing has changed.
-            PlacementNotKept: the mark cannot be written, and the list does not count.
+            CallError: the lists of the node are too large together (`MOST_LISTED_BYTES`), or the mark cannot be
+                written. The list does not count.
         """
         book = self._books[driver]
         if book.marks.get(node) is Mark.LISTED or not any(book.may_list(thing, node, began) for thing in things):
@@ -299,7 +294,7 @@ class Claims:
         held = size_bytes(thing for its in self._books.values() for thing in its.listed_by(node))
         size = held - size_bytes(old) + size_bytes(new)
         if size > MOST_LISTED_BYTES:
-            raise Unlisted(f"the lists of this node have {size} bytes, and {MOST_LISTED_BYTES} is the limit")
+            raise CallError(f"the lists of this node have {size} bytes, and {MOST_LISTED_BYTES} is the limit")
         revived = [claim for thing in new for claim in book.revive(thing, node, now)]
         for thing in new:
             book.list(thing, node, now)
@@ -320,7 +315,7 @@ class Claims:
         If it had things, the hub notes that (`Mark.FORGOTTEN`), unless they are given up: then it drops such a note.
 
         Raises:
-            PlacementNotKept: the records still have some of it. They lose it as soon as they can be written, or with
+            CallError: the records still have some of it. They lose it as soon as they can be written, or with
                 the next such order.
         """
         noted, rows, dropped = list[Change](), list[Change](), list[Change]()
@@ -436,4 +431,11 @@ async def _written(end: "asyncio.Future[None]") -> None:
     try:
         await asyncio.shield(end)
     except WriteFailed as error:
-        raise PlacementNotKept(str(error.place), error.why) from error
+        raise _not_kept(error) from error
+
+
+def _not_kept(error: WriteFailed) -> CallError:
+    return CallError(
+        f"the hub cannot record which edge node this is on ({error.place}: {error.why}); make room on the disk or "
+        f"repair it, and a retry continues"
+    )

@@ -26,7 +26,7 @@ from cloud.placement.claim import Claim
 from cloud.placement.claims import Claims
 from cloud.placement.fleet import Fleets
 from cloud.sources.source import Source
-from common.errors import PlacementNotKept
+from common.errors import CallError
 from common.logs import of_peer
 from common.metrics import Metrics
 from common.objects import Ref
@@ -115,7 +115,7 @@ class Elections:
         try:
             for election in list(self.drivers.values()):
                 await self._look(election)
-        except PlacementNotKept as error:
+        except CallError as error:
             log.warning("no election can be held: %s", error)
 
     async def _look(self, it: "DriverElection") -> None:

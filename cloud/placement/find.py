@@ -11,12 +11,12 @@ that its list has it.
        driver: the one that made the thing; else the only one whose list has it, once all of them have sent a list
     4. the fleet: the only node that runs the driver, if no other node has things of the driver
     5. several nodes are left, or a PersistentVolume contradicts the book: refuse
-    6. ask the nodes for lists, and refuse (`NoPlace`): a guess could be wrong, and "not found" needs proof. Only
+    6. ask the nodes for lists, and refuse (`no_place`): a guess could be wrong, and "not found" needs proof. Only
        `route` knows the deletion of a thing that no node has
 
 Rule 1 ignores lists: a node may list an id because the storage is shared, or because another thing has the same id. So
 the node that made or deleted the thing comes first. A PersistentVolume that the hub has not read yet may contradict
-rules 2 to 4. Until the hub has read all, these rules refuse (`NoPlace`). See
+rules 2 to 4. Until the hub has read all, these rules refuse (`no_place`). See
 docs/csi-contract.md#not-found-needs-proof.
 """
 
@@ -27,7 +27,7 @@ from cloud.placement.affinity import Affinity, Fit
 from cloud.placement.decisions import Ask, View
 from cloud.placement.fleet import Member
 from cloud.placement.rules import LISTED_BY, VOLUME, Thing
-from common.errors import CallError, KnowledgeLost, NoPlace, NoRoute, listed
+from common.errors import CallError, knowledge_lost, listed, no_place
 from common.status import Code
 
 _SHOWN: Final = 10  # a message names at most this many nodes
@@ -53,16 +53,29 @@ def only_node(driver: str, wanted: str, candidates: Collection[str], now: View) 
     """The node that the caller names (`--nodeid`, `--node`), else the only candidate, connected or not.
 
     Raises:
-        NoRoute: no node is named, and there is not exactly one candidate.
-        KnowledgeLost: no node is named, and the hub does not know for certain which ones run the driver.
+        CallError: no node is named, and there is not exactly one candidate, or the hub does not know for certain which
+            ones run the driver.
     """
     if wanted:
         return wanted
     if now.loss:
-        raise KnowledgeLost(driver, now.loss)
+        raise knowledge_lost(driver, now.loss)
     if len(candidates) != 1:
-        raise NoRoute(driver, {name: name in now.connected for name in sorted(candidates)})
+        raise _no_route(
+            driver, [name if name in now.connected else f"{name}, which is offline" for name in sorted(candidates)]
+        )
     return next(iter(candidates))
+
+
+def _no_route(driver: str, nodes: Sequence[str]) -> CallError:
+    return CallError(
+        f"driver {driver} runs on several edge nodes ({listed(nodes)}) and the call names none; set "
+        f"--placement=local or shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs "
+        f"the driver, run csi-bridge forget NODE [DRIVER] on the hub's host"
+        if nodes
+        else f"no edge node has reported driver {driver} to the hub yet; check that an agent is connected and that "
+        f"its --driver names the driver's socket"
+    )
 
 
 def find(ask: Ask, now: View) -> str:
@@ -119,7 +132,7 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
             code=Code.FAILED_PRECONDITION,
         )
     if not nodes:
-        raise NoPlace(driver, str(thing), _NOT_HERE)
+        raise no_place(driver, str(thing), _NOT_HERE)
     if len(fleet) == 1 and not strangers:
         return only_node(driver, "", nodes, now)
     unlisted = [node for node in (*nodes, *strangers) if (node, thing.kind) not in book.lists]
@@ -127,7 +140,7 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
         return found[0]
     silent = [node for node in (*nodes, *strangers) if not can_list(fleet.members.get(node), thing.kind, now)]
     why = _why_unknown(_told_by_volumes(driver, thing, now, fit), silent, node_id, called)
-    raise ListsNeeded(thing.kind, NoPlace(driver, str(thing), why), () if found else nodes)
+    raise ListsNeeded(thing.kind, no_place(driver, str(thing), why), () if found else nodes)
 
 
 def can_list(member: Member | None, kind: str, now: View) -> bool:
@@ -160,7 +173,7 @@ def _by_affinity(driver: str, thing: Thing, now: View) -> Fit:
     if volumes is None:
         return Fit([], list(now.fleet.members))
     if not volumes.is_ready:
-        raise NoPlace(driver, str(thing), _NOT_READ)
+        raise no_place(driver, str(thing), _NOT_READ)
     return volumes.fit(thing.id, driver, now.fleet)
 
 

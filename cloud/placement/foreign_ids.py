@@ -19,7 +19,7 @@ from cloud.placement.book import Book
 from cloud.placement.requests import Made
 from cloud.placement.rules import Thing
 from cloud.unique_segments import UniqueSegments
-from common.errors import AnswerRefused
+from common.errors import CallError, answer_refused
 from common.logs import of_peer
 from common.metrics import Metrics
 
@@ -38,7 +38,7 @@ class ForeignIds:
         self._found: dict[str, dict[tuple[str, str], str]] = {}
 
     def check(self, driver: str, name: str, node: str, book: Book, made: Made) -> None:
-        """Check a node's answer to a create. Raises AnswerRefused.
+        """Check a node's answer to a create. Raises CallError.
 
         It is refused if each term of the topology in it is that of another node, or if a thing in it is another node's.
         """
@@ -50,7 +50,7 @@ class ForeignIds:
                 break
             other = other or min(others)
         if other:
-            raise self._add(AnswerRefused(driver, name, node, f"a volume for edge node {other}, and not for itself"))
+            raise self._noted(driver, name, node, f"a volume for edge node {other}, and not for itself")
 
         for thing in made.things:
             owner = ""
@@ -65,14 +65,15 @@ class ForeignIds:
                     "it from that one"
                 )
                 answer = f"{thing}, which edge node {owner} has"
-                raise self._add(AnswerRefused(driver, name, node, answer, look_at=do))
+                raise self._noted(driver, name, node, answer, look_at=do)
         if self._found:
             self.settle(driver, name, node)
 
-    def _add(self, error: AnswerRefused) -> AnswerRefused:
-        found, key = self._found.setdefault(error.node, {}), (error.driver, error.name)
+    def _noted(self, driver: str, name: str, node: str, answer: str, *, look_at: str = "") -> CallError:
+        error = answer_refused(driver, name, node, answer, look_at=look_at)
+        found, key = self._found.setdefault(node, {}), (driver, name)
         if found.get(key) != str(error):
-            log.error("%s", error, extra=of_peer(f"edge {error.node}"))
+            log.error("%s", error, extra=of_peer(f"edge {node}"))
             self._metrics.conflicts.inc("id")
         found.pop(key, None)
         found[key] = str(error)

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from cloud.edge_nodes import Nodes
 from cloud.placement.book import LISTED_BYTES, MOST_LISTED_BYTES
-from cloud.placement.claims import Claims, Unlisted
+from cloud.placement.claims import Claims
 from cloud.placement.requests import LONGEST_CHARS
 from cloud.placement.rules import LISTINGS, SNAPSHOT, VOLUME, Thing
 from cloud.question import Question
@@ -72,15 +72,14 @@ async def each_page(nodes: Nodes, driver: str, node: str, kind: str, keep: Calla
     Only the return says that nothing is missing.
 
     Raises:
-        Unlisted: the driver did not answer all of it.
-        CallError: the node cannot be reached.
+        CallError: the node cannot be reached, or the driver did not answer all of it.
     """
     path, token, size_bytes = _METHODS[kind], "", 0
     for _ in range(MOST_PAGES):
         request = METHODS[path].request(max_entries=_PAGE, starting_token=token).SerializeToString()
         status, body = await nodes.ask_node(node, Question(driver, path, request, f"inventory-{node}", _PAGE_LIMIT_S))
         if not status.ok:
-            raise Unlisted(status.message)
+            raise CallError(status.message)
         page, next_token = await in_thread(body, partial(_read, kind))
         size_bytes += sum(len(listed.thing.id) + LISTED_BYTES for listed in page)
         if size_bytes > MOST_LISTED_BYTES:
@@ -100,21 +99,21 @@ async def in_thread(body: bytes, read: Callable[[bytes], _Read]) -> _Read:
 
 
 def parse(method: str, body: bytes) -> Any:  # one of three message classes
-    """A page of one of `LISTINGS`. Raises Unlisted: it does not parse, or is too large for the hub."""
+    """A page of one of `LISTINGS`. Raises CallError: it does not parse, or is too large for the hub."""
     answer: Any = METHODS[method].response()
     try:
         answer.ParseFromString(body)
     except DecodeError:
-        raise Unlisted("its answer does not parse") from None
+        raise CallError("its answer does not parse") from None
     if len(answer.entries) > _MOST_ENTRIES:
-        raise Unlisted(f"its answer to {method} has {len(answer.entries)} entries")
+        raise CallError(f"its answer to {method} has {len(answer.entries)} entries")
     if len(answer.next_token) > _LARGEST_TOKEN_BYTES:
-        raise Unlisted(f"its answer to {method} has a token of {len(answer.next_token)} bytes")
+        raise CallError(f"its answer to {method} has a token of {len(answer.next_token)} bytes")
     return answer
 
 
-def endless(method: str) -> Unlisted:
-    return Unlisted(f"its answers to {method} do not end")
+def endless(method: str) -> CallError:
+    return CallError(f"its answers to {method} do not end")
 
 
 def _read(kind: str, body: bytes) -> tuple[list[Listed], str]:
@@ -198,7 +197,7 @@ class Inventories:
                         self._nodes, driver, node, kind, lambda page: things.extend(it.thing for it in page)
                     )
             await self._claims.listed(driver, node, kind, things, began=began, at=at)
-        except (CallError, Unlisted, TimeoutError) as error:
+        except (CallError, TimeoutError) as error:
             why = str(error) or f"its pages take longer than {_LIST_LIMIT_S:g} s"
             log.warning("no list of each %s of driver %s on edge node %s: %s", kind, driver, node, why)
         else:

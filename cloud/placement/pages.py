@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 from cloud.edge_nodes import Nodes
 from cloud.placement import page_tokens
-from cloud.placement.claims import Claims, Unlisted
+from cloud.placement.claims import Claims
 from cloud.placement.decisions import Send
 from cloud.placement.inventory import MOST_PAGES, endless, in_thread, parse
 from cloud.placement.page_tokens import PageToken
@@ -31,7 +31,7 @@ from cloud.placement.segment import placed_answer
 from cloud.question import Answer, Question
 from common.csi.csi_pb2 import ControllerServiceCapability
 from common.csi.methods import METHODS
-from common.errors import CallError, NotListed, TokenUnknown, timestamp
+from common.errors import CallError, not_listed, timestamp, token_unknown
 from common.limits import has_room
 from common.logs import of_peer
 from common.status import Code, Status
@@ -85,8 +85,7 @@ class Pages:
         `sends` are the node of its page, and the next nodes of the list. Without any the list is at its end.
 
         Raises:
-            NotListed: the node's entries would be missing.
-            TokenUnknown: the node does not know the token any more.
+            CallError: the node's entries would be missing, or it does not know the token any more.
         """
         if not sends:
             return _OK, METHODS[call.method].response().SerializeToString()
@@ -98,12 +97,12 @@ class Pages:
             page = await self._of_node(call, sends, at, is_new=not token)
             if page.answer.next_token and at.pages + 1 >= MOST_PAGES:
                 raise endless(call.method)
-        except (CallError, Unlisted) as error:
-            if isinstance(error, TokenUnknown):
+        except CallError as error:
+            if error.code == Code.ABORTED:  # `token_unknown`
                 raise
             what = f"{_short(call)} is refused, as it would lack this node's entries"
             self._note(call, node, f"{what}: {error}")
-            raise NotListed(call.driver, call.method, {node: str(error)}) from error
+            raise not_listed(call.driver, call.method, {node: str(error)}) from error
         foreign = await self._leave_out(call, node, page.answer)
         if page.note or foreign or not at.own:
             self._note(call, node, "; ".join(filter(None, (page.note, foreign))))
@@ -175,7 +174,7 @@ class Pages:
     async def _first(self, call: Question, send: Send) -> _Page:
         needed, member = LISTINGS[call.method].capability, send.member
         if member is not None and member.vote and needed not in member.lists:
-            raise Unlisted(f"its driver lacks the capability {ControllerServiceCapability.RPC.Type.Name(needed)}")
+            raise CallError(f"its driver lacks the capability {ControllerServiceCapability.RPC.Type.Name(needed)}")
         last = self._lasts.get((send.node, call.driver, _digest(call)))
         if last is not None and self._claims.now() - last.began >= _LAST_S:
             last = None
@@ -185,10 +184,10 @@ class Pages:
                 return await self._live(call, send)
         except TimeoutError:
             why = "it did not answer in time"
-        except (CallError, Unlisted) as error:
+        except CallError as error:
             why = str(error)
         if last is None:
-            raise Unlisted(why)
+            raise CallError(why)
         note = f"{_short(call)} has this node's entries from {timestamp(last.began)}, as there are no newer ones: {why}"
         return _Page(await _read(call.method, send, last.body), note)
 
@@ -196,9 +195,9 @@ class Pages:
         began = self._claims.now()
         status, body = await self._nodes.ask_node(send.node, call)
         if status.code == Code.ABORTED and _token(call):
-            raise TokenUnknown(call.method)
+            raise token_unknown(call.method)
         if not status.ok:
-            raise Unlisted(status.message)
+            raise CallError(status.message)
         answer = await _read(call.method, send, body)
         if call.method == _LIST_VOLUMES and not _token(call):
             self._keep((send.node, call.driver, _digest(call)), _Last(body, began), is_whole=not answer.next_token)

@@ -71,7 +71,7 @@ class Placement:
     def report(self, driver: str, wanted: str, mode: str) -> DriverReport | None:
         """The report of a driver that its proxy driver gets; None if nothing is known.
 
-        Raises NoRoute or KnowledgeLost if one node decides it, and the hub cannot tell which.
+        Raises CallError if one node decides it, and the hub cannot tell which.
         """
         fleet = self._fleets.of(driver)
         if mode == Mode.SHARED:

@@ -15,20 +15,19 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
     create, new name       refuse if the nodes hold too many names for open creates of the driver; the
                            last quarter is for nodes with few (`has_room`). A retry passes
     shared                 1. no node is elected (`election`): refuse
-                           2. it changes something, and the hub has lost records: refuse (`KnowledgeLost`)
+                           2. it changes something, and the hub has lost records: refuse (`knowledge_lost`)
                            3. a call about the same thing, or a create of the name, is open on a node: this node; if it
                               is away, or another machine has its name by now, refuse. An open create
                               no longer counts once its machine has surely stopped it: a retry is idempotent by the name
                            4. the node that an operator names
                            5. the elected node
-                           6. it is the next page of a list of another node: refuse (`TokenUnknown`)
+                           6. it is the next page of a list of another node: refuse (`token_unknown`)
     pinned                 1. the node that the caller names
                            2. the only node that runs the driver
-                           3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost records
-    pinned create          as above, and refuse if only other nodes hold the name (`NameElsewhere`)
-    local, unparsable      refuse: `NoPlace`
-    local, needs more      the driver lacks a capability on the node that it has on most nodes: refuse
-                           (`CapabilityMissing`)
+                           3. refuse; `knowledge_lost` if the hub has lost records
+    pinned create          as above, and refuse if only other nodes hold the name (`name_elsewhere`)
+    local, unparsable      refuse: `no_place`
+    local, needs more      the driver lacks a capability on the node that it has on most nodes: refuse (`_lacking`)
     local, lacks a field   several nodes run the driver: refuse; else as below, and the vendor
                            refuses it
     local create           1. a node that holds the name; of several, a connected one first
@@ -36,7 +35,7 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
                               it
                            3. the only node in the requested topology
                            4. the hub has lost records, so another node may hold this one: refuse
-                              (`KnowledgeLost`)
+                              (`knowledge_lost`)
                            5. the first connected node in the topology, preferred terms first; if none is connected,
                               the first node. Nodes that may carry the create out come before the others
                            6. the only node, if no topology is requested
@@ -44,14 +43,14 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
     local, about ids       the node that has all of them (`find`); several nodes: refuse
     local deletion of      the first node that may have it by its PersistentVolume: the vendor there answers, and the
     what no node has       hub records nothing. Only with a list of every node of the driver that began after the call
-                           had first come. Refuse (`NoPlace`) while a node is away or cannot list, records are lost, a
+                           had first come. Refuse (`no_place`) while a node is away or cannot list, records are lost, a
                            node was forgotten with its things, a create is open, or if the call has Secrets
     local GetCapacity      the only connected node in the topology, without one of all nodes, but for those that lack
                            it. None or several: `AskAll`. Refuse if a node's topology is not known, or
                            if records are lost
     local list of all      the node of its page and the next ones (`AskAll`); a node has things of the driver and has
-                           not reported it, or records are lost: refuse (`NotListed`, `KnowledgeLost`). The
-                           only node, if there is one. The token is of no list: refuse (`TokenUnknown`)
+                           not reported it, or records are lost: refuse (`not_listed`, `knowledge_lost`). The
+                           only node, if there is one. The token is of no list: refuse (`token_unknown`)
     local, about no id     the only node; several nodes: refuse, as one node's answer would look complete
 
 If the hub chooses the node, or an operator sends the create by hand, the hub claims the name before it sends the
@@ -73,13 +72,12 @@ from cloud.placement.requests import LONGEST_CHARS, NOTHING_ASKED, needs, read
 from cloud.placement.rules import CHANGES, GET_CAPACITY, KEYED, LISTINGS
 from common.errors import (
     CallError,
-    CapabilityMissing,
-    KnowledgeLost,
-    NameElsewhere,
-    NoPlace,
-    NotListed,
-    TokenUnknown,
+    knowledge_lost,
+    name_elsewhere,
+    no_place,
+    not_listed,
     timestamp,
+    token_unknown,
 )
 from common.limits import has_room
 from common.status import Code
@@ -143,11 +141,19 @@ def _unfit(ask: Ask, what: str, why: str) -> CallError:
     return CallError(f"no edge node of driver {ask.driver} can be chosen for {what}: {why}")
 
 
+def _lacking(ask: Ask, node: str, capability: str) -> CallError:
+    return CallError(
+        f"{ask.method.rpartition('/')[2]} needs the capability {capability}, which driver {ask.driver} has on most of "
+        f"its edge nodes and lacks on {node}; run the same version of the driver there",
+        node=node,
+    )
+
+
 def _pinned(ask: Ask, now: View, holders: Sequence[str]) -> Send:
     node = only_node(ask.driver, ask.wanted, now.fleet.members, now)
     member = now.fleet.members.get(node)
     if holders and node not in holders:
-        raise NameElsewhere(ask.driver, ask.name, holders[0], node)
+        raise name_elsewhere(ask.driver, ask.name, holders[0], node)
     ends = tuple(thing for thing in ask.asked.ends if ask.is_by_hand or now.book.has(thing, node))
     if not (ask.name or ends):
         return Send(node, member)
@@ -163,16 +169,16 @@ def _shared(ask: Ask, now: View) -> Send | AskAll:
         why = election.why_nobody() if election is not None else "it has no election"
         raise CallError(f"no edge node serves driver {ask.driver} (--placement=shared): {why}")
     if ask.unreadable:
-        raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
+        raise no_place(ask.driver, "what the call is about", ask.unreadable)
     node = ask.wanted or elected.node
     at = page_tokens.read(ask.asked.token)
     if at is not None and at.node != node:
-        raise TokenUnknown(ask.method, at.node)
+        raise token_unknown(ask.method, at.node)
     if not ask.name:
         send = Send(node, now.fleet.members.get(node), epoch=elected.epoch)
         return AskAll((send,)) if ask.method in LISTINGS else send
     if now.loss and len(now.fleet) > 1:
-        raise KnowledgeLost(ask.driver, now.loss)
+        raise knowledge_lost(ask.driver, now.loss)
     claims = now.book.open_about(ask.name)
     over = frozenset(it.node for it in claims if it.name == ask.name and election.has_stopped(it))
     holders = sorted({it.node for it in claims} - over, key=lambda holder: (holder not in now.connected, holder))
@@ -207,7 +213,7 @@ def _until(node: str, ask: Ask, claims: Iterable[Claim], election: DriverElectio
 def _local(ask: Ask, now: View, holders: Sequence[str]) -> Send | AskAll:
     asked = ask.asked
     if ask.unreadable:
-        raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
+        raise no_place(ask.driver, "what the call is about", ask.unreadable)
     if asked.missing and len(now.fleet.members) > 1:
         # Not INVALID_ARGUMENT, which only vendors answer (docs/csi-contract.md#the-vendors-errors-pass-unchanged).
         raise CallError(f"{ask.method.rpartition('/')[2]} needs the field {asked.missing}, which is empty")
@@ -221,7 +227,7 @@ def _local(ask: Ask, now: View, holders: Sequence[str]) -> Send | AskAll:
     except ListsNeeded as needed:
         node, ends = _node_for_deletion(ask, now, needed), ()
     if ask.needs and (missing := ask.needs & now.fleet.lacking(node)):
-        raise CapabilityMissing(ask.driver, node, ask.method, min(missing))
+        raise _lacking(ask, node, min(missing))
     member = now.fleet.members.get(node)
     keeping = Keeping.FIRST if asked.name or ends else Keeping.NEVER
     segment = _segment(member, ask.mode)
@@ -275,7 +281,7 @@ def _in_topology(ask: Ask, now: View) -> str:
         raise _unfit(ask, asked.name, why)
     is_choice = len(asked.terms) > 1 or len(fitting) > 1  # another term may have a node that the hub has lost
     if is_choice and now.loss:
-        raise KnowledgeLost(ask.driver, now.loss)
+        raise knowledge_lost(ask.driver, now.loss)
     able = [node for node in fitting if not (fleet.members[node].refused or ask.needs & fleet.lacking(node))]
     best = able or fitting
     return next((node for node in best if node in now.connected), best[0])
@@ -300,7 +306,7 @@ def _node_for_deletion(ask: Ask, now: View, needed: ListsNeeded) -> str:
         raise needed
     if why := _why_uncertain(ask, now, silent):
         why = f"the hub has no record of it, and {why}"
-        raise ListsNeeded(needed.kind, NoPlace(ask.driver, str(asked.things[0]), why)) from needed
+        raise ListsNeeded(needed.kind, no_place(ask.driver, str(asked.things[0]), why)) from needed
     if {*fleet.members, *now.book.nodes} - now.listed:
         raise needed
     return needed.nodes[0]
@@ -333,13 +339,13 @@ def _why_uncertain(ask: Ask, now: View, silent: Sequence[str]) -> str:
 def _capacity(ask: Ask, now: View) -> Send | AskAll:
     fleet, terms = now.fleet, ask.asked.terms
     if now.loss:
-        raise KnowledgeLost(ask.driver, now.loss)
+        raise knowledge_lost(ask.driver, now.loss)
     nodes = fleet.at(terms[0]) if terms else list(fleet.members)
     if not nodes and fleet.untold:
         raise _unfit(ask, "GetCapacity", f"edge node {fleet.untold} has not told its topology yet")
     able = [node for node in nodes if not ask.needs & fleet.lacking(node)] if ask.needs else nodes
     if nodes and not able:
-        raise CapabilityMissing(ask.driver, nodes[0], ask.method, min(ask.needs))
+        raise _lacking(ask, nodes[0], min(ask.needs))
     sends = _sends(ask, fleet, (node for node in able if node in now.connected))
     return sends[0] if len(sends) == 1 else AskAll(sends)
 
@@ -348,15 +354,15 @@ def _list(ask: Ask, now: View) -> Send | AskAll:
     fleet, token = now.fleet, ask.asked.token
     at = page_tokens.read(token)
     if now.loss:
-        raise KnowledgeLost(ask.driver, now.loss)
+        raise knowledge_lost(ask.driver, now.loss)
     if strangers := sorted(set(now.book.nodes) - fleet.members.keys()):
-        raise NotListed(ask.driver, ask.method, dict.fromkeys(strangers, "it has not reported the driver yet"))
+        raise not_listed(ask.driver, ask.method, dict.fromkeys(strangers, "it has not reported the driver yet"))
     if not fleet.members or (len(fleet) == 1 and at is None):
         node = only_node(ask.driver, "", now.fleet.members, now)
         member = fleet.members.get(node)
         return Send(node, member, segment=_segment(member, ask.mode))
     if token and (at is None or (at.own and at.node not in fleet.members)):
-        raise TokenUnknown(ask.method)
+        raise token_unknown(ask.method)
     nodes = list(fleet.members)
     begin = bisect_left(nodes, at.node) if at is not None else 0
     return AskAll(_sends(ask, fleet, nodes[begin : begin + 1 + _AHEAD]))

@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 
 from cloud.sync.closures import Closures
 from cloud.sync.facts import FactSink
-from common.errors import NotCarried, RemoteProtocolError
+from common.errors import RemoteProtocolError, not_carried
 from common.link import Stream
 from common.objects import Object, Ref, Stamp
 from common.status import Code, Origin, Status
@@ -114,13 +114,13 @@ class SyncServer:
             try:
                 await _tried(meet, f"the machine of node {node} cannot be stored")
             except ValueError as error:
-                raise NotCarried("a sync stream", str(error)) from error
+                raise not_carried("a sync stream", str(error)) from error
 
     @contextmanager
     def _counted(self, node: str) -> Iterator[None]:
         """Count a node's stream, and refuse too many: each holds the keys of a closure, or waiting facts."""
         if self._open[node] >= _MOST_STREAMS:
-            raise NotCarried("a sync stream", f"the node has {_MOST_STREAMS} already")
+            raise not_carried("a sync stream", f"the node has {_MOST_STREAMS} already")
         self._open[node] += 1
         try:
             yield

@@ -20,7 +20,7 @@ from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.trust_store import Denial, DenialKind, State, TrustStore
 from common.database_writer import WriteFailed
-from common.errors import OperatorRefused
+from common.errors import order_refused
 from common.operator_orders import Allow, Deny
 from common.parsers import is_name
 
@@ -55,7 +55,7 @@ class Denials:
     async def deny(self, order: Deny, by: str) -> str:
         """Deny a node or a certificate. Returns a sentence for the operator.
 
-        Raises OperatorRefused if the order names neither, or the denial does not outlive this hub yet.
+        Raises CallError if the order names neither, or the denial does not outlive this hub yet.
         """
         kind, value = _read(order.subject)
         denial = Denial(kind, value, self._now(), order.why[:_LONGEST_WHY_CHARS])
@@ -68,7 +68,7 @@ class Denials:
         try:
             await durable
         except WriteFailed as error:
-            raise OperatorRefused(
+            raise order_refused(
                 f"{in_words(denial)} is denied, and not yet durably",
                 f"{error}; the hub tries again, and loses it if it stops before: make room there, until csi-bridge "
                 f"status no longer says NOT WRITTEN",
@@ -78,7 +78,7 @@ class Denials:
     async def allow(self, order: Allow, by: str) -> str:
         """Undo a denial. Returns a sentence for the operator; empty if there was none.
 
-        Raises OperatorRefused if the order names neither, or the records still have the denial.
+        Raises CallError if the order names neither, or the records still have the denial.
         """
         kind, value = _read(order.subject)
         denial = self._store.denials.get((kind, value))
@@ -89,7 +89,7 @@ class Denials:
         try:
             await self._store.remove_denial(denial, lambda known: {it: known[it].voided() for it in known})
         except WriteFailed as error:
-            raise OperatorRefused(f"{in_words(denial)} stays denied", str(error)) from error
+            raise order_refused(f"{in_words(denial)} stays denied", str(error)) from error
         audit.add(Event.ALLOWANCE, who="operator", address=by, kind=kind, subject=value)
         log.warning("an operator allows %s again", in_words(denial))
         joins = f"; its certificates stay refused: let it join again (csi-bridge token create --node {value} --replace)"
@@ -114,7 +114,7 @@ def _read(text: str) -> tuple[DenialKind, str]:
         return DenialKind.SERIAL, serial
     if is_name(text):
         return DenialKind.NODE, text
-    raise OperatorRefused(
+    raise order_refused(
         f"{text[:100]!r} is neither a node nor a certificate",
         "write a node's name, or serial=HEX as openssl x509 -noout -serial prints it",
     )

@@ -46,7 +46,7 @@ from common.enrolment import (
     encode,
     rights_in,
 )
-from common.errors import HandshakeRefused, NotCarried, RemoteProtocolError
+from common.errors import HandshakeRefused, RemoteProtocolError, not_carried
 from common.fault_points import reach
 from common.handshakes import group_of
 from common.link import Link, Stream
@@ -108,7 +108,7 @@ class Enrolment:
             busy = NotIssued(RefusedFor.BUSY, "this node asks too often", retry_s=RETRY_S)
             return self._end(stream, self._refuse(busy, who, peer))
         if not isinstance(asked, Renew):
-            raise NotCarried(type(asked).__name__, "an admitted link renews a certificate, and does nothing else")
+            raise not_carried(type(asked).__name__, "an admitted link renews a certificate, and does nothing else")
         stream.detach()  # a certificate that is stored and not sent is found again by its key
         return self._end(stream, await self._answer(self._renew_on_link(node, peer, asked), who, peer))
 
@@ -125,7 +125,7 @@ class Enrolment:
                 work = self._renew_late(asked, peer)
             case kind, _:
                 what = f"stream kind {kind} with {type(asked).__name__}"
-                raise NotCarried(what, "the join listener does not serve it")
+                raise not_carried(what, "the join listener does not serve it")
         stream.detach()
         answer = await self._answer(work, group_of(peer.host), peer)
         if isinstance(answer, Refused):
@@ -300,7 +300,7 @@ async def _receive(stream: Stream) -> Request:
     try:
         asked = decode(await stream.receive() or b"")
     except RemoteProtocolError as error:
-        raise NotCarried("this message", str(error)) from error
+        raise not_carried("this message", str(error)) from error
     if not isinstance(asked, Request):
-        raise NotCarried(type(asked).__name__, "it is no request of an agent")
+        raise not_carried(type(asked).__name__, "it is no request of an agent")
     return asked

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from cloud.trust.enrolment import Enrolment
 from common.enrolment import MAX_REQUEST_BYTES
-from common.errors import Draining, HandshakeRefused, NotCarried
+from common.errors import HandshakeRefused, not_carried, shutting_down
 from common.handshakes import group_of
 from common.limits import Limits
 from common.link import Link, LinkHandler, Stream
@@ -75,11 +75,11 @@ class JoinLinks(LinkHandler):
 
     async def serve(self, stream: Stream) -> None:
         if self._draining:
-            raise Draining("hub")
+            raise shutting_down("hub")
         made = self._requests[stream.link] = self._requests.get(stream.link, 0) + 1
         if made > MOST_REQUESTS:
             stream.link.goodbye(Reason.FULL, f"more than {MOST_REQUESTS} requests on one link; dial again")
-            raise NotCarried("this request", "the link ends")
+            raise not_carried("this request", "the link ends")
         await self._enrolment.serve_stranger(stream)
 
     def refused(self, link: Link, _reason: str, message: str) -> None:

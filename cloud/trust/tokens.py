@@ -26,7 +26,7 @@ from typing import Final
 
 from cloud.trust.trust_store import Certificate, Token, TrustStore
 from common.enrolment import NotIssued, RefusedFor
-from common.errors import OperatorRefused
+from common.errors import order_refused
 from common.operator_orders import CreateToken
 from common.pages.hub import TokenJoin, TokenStatus
 from common.pages.json_form import time_of
@@ -51,15 +51,15 @@ class Tokens:
     async def create(self, asked: CreateToken) -> tuple[Token, bytes]:
         """Make a token. Returns it with its secret, which the hub does not keep.
 
-        Raises OperatorRefused if the pattern can match no node, or there are too many tokens; WriteFailed.
+        Raises CallError if the pattern can match no node, or there are too many tokens; WriteFailed.
         """
         if not _PATTERN.fullmatch(asked.node):
-            raise OperatorRefused("no token is made", "--node must be a node's name, or a pattern such as edge-*")
+            raise order_refused("no token is made", "--node must be a node's name, or a pattern such as edge-*")
         if asked.replace and _WILDCARDS & set(asked.node):
-            raise OperatorRefused("no token is made", "--replace needs the name of one node: --node=NAME")
+            raise order_refused("no token is made", "--replace needs the name of one node: --node=NAME")
         gone = [it.id for it in self._store.tokens.values() if it.ends_at + KEPT_S < self._now()]
         if len(self._store.tokens) - len(gone) >= MOST_TOKENS:
-            raise OperatorRefused(
+            raise order_refused(
                 "no token is made", f"there are {MOST_TOKENS} tokens; one with --uses serves many nodes"
             )
         secret, now = secrets.token_bytes(_SECRET_BYTES), self._now()
@@ -73,10 +73,10 @@ class Tokens:
     async def revoke(self, token: str) -> Token:
         """Revoke a token, and return it; nodes that have joined with it stay.
 
-        Raises OperatorRefused if there is no such token; WriteFailed: it still counts.
+        Raises CallError if there is no such token; WriteFailed: it still counts.
         """
         if token not in self._store.tokens:
-            raise OperatorRefused(f"token {token} is not revoked", "the hub has no such token; csi-bridge token list")
+            raise order_refused(f"token {token} is not revoked", "the hub has no such token; csi-bridge token list")
         async with self.changing:
             found = self._store.tokens[token]
             revoked = dataclasses.replace(found, revoked_at=found.revoked_at or self._now())

@@ -13,9 +13,9 @@ Rules:
   while it is away.
 * Identity, and services that no socket announces, go to the socket that serves Controller.
 * A socket refuses a service by that UNIMPLEMENTED. A socket that has refused Node gets no Node call. A socket that has
-  refused Controller gets only Identity and Node calls. The agent answers other calls with `DriverMissing`: the driver's
-  other plugin is away or not known yet, and a caller would take the socket's UNIMPLEMENTED for final. The agent passes
-  on a method that a controller lacks: the controller refuses it itself.
+  refused Controller gets only Identity and Node calls. The agent answers other calls with `driver_missing`: the
+  driver's other plugin is away or not known yet, and a caller would take the socket's UNIMPLEMENTED for final. The
+  agent passes on a method that a controller lacks: the controller refuses it itself.
 * Until a socket that an operator named has been asked for its name, it may be any driver's controller. Until then no
   controller call goes to another socket, because the named one may be running the same operation. If the named socket
   was asked and did not answer, only drivers without a controller wait for it.
@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
 from common.csi.methods import PREFIX
-from common.errors import CallError, DriverMissing
+from common.errors import CallError, driver_missing
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
@@ -68,17 +68,17 @@ _PARTS = (_CONTROLLER, NODE)  # a vendor's two plugins, each under the name of i
 def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) -> Driver:
     """Return the socket of a driver to which a call of this method goes.
 
-    Raises DriverMissing, or DriverAmbiguous if several sockets serve it, even if one of them is away now.
+    Raises CallError if there is none, or several sockets serve it, even if one of them is away now.
     """
     service = _service_of(method)
     sockets = _of_name(drivers, name)
     if not sockets:
-        raise DriverMissing(name, node)
+        raise driver_missing(name, node)
     found = _foremost(sockets, service)
     part = _part_of(service)
     missing = _refuses(found[0], part) or (part == _CONTROLLER and awaits_controller(drivers, name))
     if missing and service != _IDENTITY:
-        raise DriverMissing(name, node, service)
+        raise driver_missing(name, node, service)
     if len(found) > 1:
         raise _ambiguous(name, node, found)
     return found[0]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.errors import DriverMissing
+from common.errors import driver_missing
 from common.sockets import FileId, file_id
 from common.state_file import read_state, write_state
 from common.status import Status
@@ -77,7 +77,7 @@ class NodeDriver:
     ) -> tuple[Status, bytes | None]:
         """Call the driver, if `may_begin` allows it when the request is about to leave. Raises CallError."""
         if self.gone_at_s is not None and file_id(self.registration.endpoint) is None:
-            raise DriverMissing(self.name, self._node)
+            raise driver_missing(self.name, self._node)
         return await self.driver.unary(method, request, timeout_s=timeout_s, to=self.name, may_begin=may_begin)
 
 

@@ -25,7 +25,7 @@ from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Source
 from cloud.visit import Visit
 from common.csi import csi_pb2 as csi
-from common.errors import CallError, CallTimeout, DriverMissing, LinkLost, NodeOffline, TunnelClosed
+from common.errors import CallError, CallTimeout, LinkLost, TunnelClosed, driver_missing, node_offline
 from common.messages import Kind as StreamKind
 from common.messages import Open, Priority
 from common.metrics import Metrics
@@ -219,7 +219,7 @@ def told_by(
 
 
 async def claimed(claims: Claims, driver: str, attempt: Attempt) -> None:
-    """Let the records show that a call is open. Raises PlacementNotKept, NoPlace."""
+    """Let the records show that a call is open. Raises CallError."""
     end = claims.claim(driver, attempt)
     if end is not None:
         await asyncio.wait([end])
@@ -227,7 +227,7 @@ async def claimed(claims: Claims, driver: str, attempt: Attempt) -> None:
 
 
 async def kept(claims: Claims, end: asyncio.Future[None] | None, claim: Claim | None = None) -> None:
-    """Wait for a write of claims. Raises PlacementNotKept."""
+    """Wait for a write of claims. Raises CallError."""
     if end is not None:
         await asyncio.wait([end])
         claims.check(end, DRIVER, claim)
@@ -410,9 +410,9 @@ class Placed:
         if name in self.refused:
             raise CallError(f"edge node {name} gets no call of driver {driver}: {self.refused[name]}")
         if name in self.away:
-            raise NodeOffline(name, self.since.get(name, 0.0))
+            raise node_offline(name, self.since.get(name, 0.0))
         if driver != DRIVER:
-            raise DriverMissing(driver, name)
+            raise driver_missing(driver, name)
         return Visit(name, _NodeLink(self, name), 0.0)  # type: ignore[arg-type]  # the part of a link that a call uses
 
     async def ask_node(self, name: str, question: Question) -> tuple[Status, bytes]:

@@ -20,7 +20,7 @@ from cloud.sources.source import Item, Source
 from cloud.sync_part import NoSync, SyncPart
 from cloud.unique_segments import UniqueSegments, unique_keys
 from common.endpoint import hub_endpoint
-from common.errors import BridgeError, OperatorRefused
+from common.errors import BridgeError, CallError, order_refused
 from common.objects import Ref, Stamp
 from common.operator_orders import Abandon, Done, Forget, NodeStorage, OwnStorage
 from tests.kit.fake_api import FakeApi
@@ -466,7 +466,7 @@ async def test_the_command_asks_before_each_pass_and_stops_when_the_node_may_com
             assert order == Abandon(node="n1")
             return Done(said=[])
         if (storage := next(said, None)) is None:
-            raise OperatorRefused(f"edge node {order.node} is not abandoned", "it may come back")
+            raise order_refused(f"edge node {order.node} is not abandoned", "it may come back")
         return storage
 
     monkeypatch.setattr(abandon, "give_order", give_order)
@@ -474,7 +474,7 @@ async def test_the_command_asks_before_each_pass_and_stops_when_the_node_may_com
     monkeypatch.setattr(abandon, "_PATIENCE_S", 0.0)
     settings = OperatorSettings(hub=hub_endpoint("unix:///hub"), timeout_s=10.0, max_message_bytes=65_536)
     cluster = BoundVolume()
-    with pytest.raises(OperatorRefused, match="edge node n1 is not abandoned: it may come back"):
+    with pytest.raises(CallError, match="edge node n1 is not abandoned: it may come back"):
         await abandon._to_the_end(settings, "n1", ClusterRelease(cluster.api, "n1"))
     assert await cluster.has("PersistentVolume", "pv") is not None
 

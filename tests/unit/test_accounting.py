@@ -13,7 +13,7 @@ import pytest
 
 from common import logs
 from common.accounting import Account, Accounts
-from common.errors import CallTimeout, Draining, status_of
+from common.errors import CallTimeout, shutting_down, status_of
 from common.exposition import registry_of
 from common.metrics import Metrics
 from common.status import Code, Origin, Status
@@ -126,7 +126,7 @@ def test_a_caller_whose_time_was_up_is_counted_as_such_not_as_cancelled(
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(ZeroDivisionError(), "Unavailable"), (Draining("hub"), "Unavailable"), (CallTimeout(), "DeadlineExceeded")],
+    [(ZeroDivisionError(), "Unavailable"), (shutting_down("hub"), "Unavailable"), (CallTimeout(), "DeadlineExceeded")],
 )
 def test_an_error_that_nobody_caught_is_counted_as_what_its_caller_is_told(
     metrics: Metrics, lines: Lines, error: Exception, code: str

@@ -12,7 +12,7 @@ from cloud.trust.denials import Denials
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.database_writer import WriteFailed
-from common.errors import OperatorRefused
+from common.errors import CallError
 from common.operator_orders import Allow, CreateToken, Deny
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
@@ -109,7 +109,7 @@ async def test_a_name_of_digits_is_a_node(hub: DenyingHub) -> None:
 )
 async def test_an_order_that_names_neither_is_refused(audit_lines: list[Line], hub: DenyingHub, text: str) -> None:
     for order in (hub.deny, hub.allow):
-        with pytest.raises(OperatorRefused, match="neither a node nor a certificate") as refusal:
+        with pytest.raises(CallError, match="neither a node nor a certificate") as refusal:
             await order(text)
         assert len(str(refusal.value)) < 300
     assert (hub.denials.all(), hub.changes, audit_lines) == ([], 0, [])
@@ -147,10 +147,10 @@ async def test_each_denial_ends_links_at_once_and_is_in_the_audit_log(audit_line
 
 async def test_with_a_full_disk_a_denial_counts_at_once_and_is_written_when_there_is_room(hub: DenyingHub) -> None:
     hub.records.room = 0
-    with pytest.raises(OperatorRefused, match=r"edge node n1 is denied, and not yet durably: .*no space left"):
+    with pytest.raises(CallError, match=r"edge node n1 is denied, and not yet durably: .*no space left"):
         await hub.deny("n1")
     assert (hub.denied("n1"), hub.changes) == (True, 1)
-    with pytest.raises(OperatorRefused, match=r"edge node n1 stays denied: .*no space left"):
+    with pytest.raises(CallError, match=r"edge node n1 stays denied: .*no space left"):
         await hub.allow("n1")
     assert hub.denied("n1")
     hub.records.retry()
@@ -158,7 +158,7 @@ async def test_with_a_full_disk_a_denial_counts_at_once_and_is_written_when_ther
         assert hub.denied("n1")
         hub.start()
     hub.records.room = 0
-    with pytest.raises(OperatorRefused, match="not yet durably"):
+    with pytest.raises(CallError, match="not yet durably"):
         await hub.deny("n2")
     hub.records.room = None
     await hub.allow("n2")
@@ -177,7 +177,7 @@ async def test_a_denial_outlives_an_allow_that_fails_or_that_another_deny_overta
     ((done, changes),), hub.records.held = hub.records.held, None
     await hub.records.write(changes)  # and its answer is lost
     done.set_exception(WriteFailed("memory", "no answer"))
-    with pytest.raises(OperatorRefused, match=r"edge node n1 stays denied: .*no answer"):
+    with pytest.raises(CallError, match=r"edge node n1 stays denied: .*no answer"):
         await allowing
     hub.start()
     assert hub.denied("n1")

@@ -11,7 +11,7 @@ import pytest
 from cloud.identity_cache import IdentityCache
 from common.csi import csi_pb2
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
-from common.errors import CallError, DriverMissing
+from common.errors import CallError
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
@@ -143,7 +143,7 @@ async def test_a_kubelets_calls_wait_for_a_node_plugin_that_was_forgotten_before
     assert node.goes_to(PUBLISH) == node.n
     node.is_forgotten(node.n)
     node.hears(node.c, report())
-    with pytest.raises(DriverMissing, match="that serves Node"):
+    with pytest.raises(CallError, match="that serves Node"):
         node.goes_to(PUBLISH)
     assert node.goes_to(CREATE) == node.c
     (problem,) = node.registry.problems
@@ -162,7 +162,7 @@ async def test_a_kubelets_calls_wait_for_a_node_plugin_that_answers_after_its_co
     await node.restart()
     node.found(node.n)
     node.hears(node.c, report())
-    with pytest.raises(DriverMissing, match="that serves Node"):
+    with pytest.raises(CallError, match="that serves Node"):
         node.goes_to(PUBLISH)
     node.hears(node.n, report())
     assert node.goes_to(PUBLISH) == node.n
@@ -231,7 +231,7 @@ async def test_of_two_that_were_found_and_serve_all_neither_is_taken_for_the_nod
     await node.restart()
     node.found(node.n)
     node.hears(node.c, report())
-    with pytest.raises(DriverMissing):
+    with pytest.raises(CallError, match="has no driver"):
         node.goes_to(PUBLISH)
 
 
@@ -243,7 +243,7 @@ async def test_what_registers_with_the_kubelet_counts_before_what_is_found(tmp_p
     node.hears(node.c, report())
     await node.restart()
     node.hears(node.c, report())
-    with pytest.raises(DriverMissing):
+    with pytest.raises(CallError, match="has no driver"):
         node.goes_to(PUBLISH)
 
 
@@ -256,7 +256,7 @@ async def test_a_node_plugin_that_is_away_is_named_beside_any_other_socket_that_
     other = str(tmp_path / "other")
     node.found(other)
     node.hears(other, report(lacks=LACKS_NODE))
-    with pytest.raises(DriverMissing):
+    with pytest.raises(CallError, match="has no driver"):
         node.goes_to(PUBLISH)
     assert [problem for problem in node.registry.problems if f"which was at {node.n}, is away" in problem]
 

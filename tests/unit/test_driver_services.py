@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
-from common.errors import CallError, DriverMissing
+from common.errors import CallError
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
@@ -96,7 +96,7 @@ async def test_a_driver_is_found_by_the_name_that_it_gave() -> None:
 
 
 async def test_a_name_that_no_driver_gave_is_missing() -> None:
-    with pytest.raises(DriverMissing, match=r"has no driver d\.example;"):
+    with pytest.raises(CallError, match=r"has no driver d\.example;"):
         found([FakeDriver(name="e.example"), FakeDriver(name="")], CONTROLLER)
 
 
@@ -136,12 +136,12 @@ async def test_what_a_node_serves_goes_to_the_nodes_socket() -> None:
 async def test_a_socket_that_has_refused_controller_gets_no_call_of_what_a_controller_serves(
     method: str, service: str
 ) -> None:
-    with pytest.raises(DriverMissing, match=rf"has no driver d\.example that serves {service};"):
+    with pytest.raises(CallError, match=rf"has no driver d\.example that serves {service};"):
         found([node_plugin()], method)
 
 
 async def test_a_socket_that_has_refused_node_gets_no_call_of_node() -> None:
-    with pytest.raises(DriverMissing, match=r"has no driver d\.example that serves Node;"):
+    with pytest.raises(CallError, match=r"has no driver d\.example that serves Node;"):
         found([controller_plugin()], NODE)
 
 
@@ -187,7 +187,7 @@ async def test_no_controller_call_goes_elsewhere_before_a_named_socket_was_asked
 ) -> None:
     node, controller = FakeDriver("/n.sock"), FakeDriver("/c.sock", named=True)
     unasked = FakeDriver("/c.sock", name="", named=True, asked=False)
-    with pytest.raises(DriverMissing, match="that serves"):
+    with pytest.raises(CallError, match="that serves"):
         found([unasked, node], method)
     assert found([unasked, node], NODE) is found([unasked, node], PROBE) is node
     assert found([unasked, node, controller], method) is controller, "its own named socket was heard"

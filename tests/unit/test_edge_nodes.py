@@ -23,11 +23,7 @@ from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import (
     CallError,
-    Draining,
-    DriverMissing,
     HandshakeRefused,
-    NodeOffline,
-    OperatorRefused,
     Overloaded,
     timestamp,
 )
@@ -222,7 +218,7 @@ async def test_a_node_that_does_not_come_back_after_its_hub_was_killed_is_writte
 
 async def test_a_call_to_a_driver_that_the_node_lacks_names_both(world: Known) -> None:
     await world.connected()
-    with pytest.raises(DriverMissing, match=r"edge node n1 is connected but has no driver e\.example"):
+    with pytest.raises(CallError, match=r"edge node n1 is connected but has no driver e\.example"):
         world.ask(driver="e.example")
 
 
@@ -383,9 +379,9 @@ async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_aw
     await settle()
     second, _ = await world.beside()
     world.nodes.disconnect("n1", second)
-    with pytest.raises(NodeOffline):
+    with pytest.raises(CallError, match="is offline since"):
         world.ask()
-    with pytest.raises(OperatorRefused, match="it is connected"):
+    with pytest.raises(CallError, match="it is connected"):
         world.nodes.forget("n1")
     assert (await world.refused(hello(instance="i-2"))).reason == Reason.CONFLICT
 
@@ -555,7 +551,7 @@ async def test_a_driver_counts_once_its_first_report_is_written_and_its_later_re
     first = kept.tell(spoken_node.report(DRIVER, "n1", segments={HOST: "h1"}))
     await settle()
     assert (kept.counted(), kept.described().drivers, kept.changes, first.done()) == ([], [], [], False)
-    with pytest.raises(DriverMissing):
+    with pytest.raises(CallError, match="has no driver"):
         kept.ask()
     ((_, changes),) = kept.memory.held or ()
     assert [change.kind for change in changes] == [Kind.SEGMENTS, Kind.NODE]
@@ -667,7 +663,7 @@ async def test_a_driver_that_the_agent_no_longer_reports_can_be_forgotten_also_a
 async def test_what_was_never_known_is_not_forgotten(world: Known, name: str, driver: str, why: str) -> None:
     await world.connected()
     world.changes.clear()
-    with pytest.raises(OperatorRefused) as refusal:
+    with pytest.raises(CallError, match="is not forgotten") as refusal:
         world.nodes.forget(name, driver)
     assert str(refusal.value) == why
     assert world.described().drivers == [DRIVER]
@@ -712,14 +708,14 @@ async def test_a_call_that_comes_while_the_hub_itself_ends_is_told_so(world: Kno
         at_hub.drain("the hub is shutting down")
     else:
         world.nodes.leads = lambda: False
-    with pytest.raises(Draining, match="the hub is shutting down"):
+    with pytest.raises(CallError, match="the hub is shutting down"):
         world.ask()
 
 
 async def test_a_call_to_a_link_that_just_ended_is_a_call_to_a_node_away(world: Known) -> None:
     at_hub, _ = await world.connected()
     cut(at_hub)
-    with pytest.raises(NodeOffline, match="edge node n1 is offline since"):
+    with pytest.raises(CallError, match="edge node n1 is offline since"):
         world.ask()
 
 
@@ -748,7 +744,7 @@ async def test_a_call_not_sent_names_the_end_of_its_own_link_also_when_the_node_
     assert world.since == 2_000.0
     now[0] = 3_000.0
     await world.come(hello())
-    with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
+    with pytest.raises(CallError, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
         await asked.result()
 
 
@@ -764,7 +760,7 @@ async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_t
     world.nodes.connect(hello(), newer)
     now[0] = 3_000.0
     world.nodes.disconnect("n1", newer)
-    with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
+    with pytest.raises(CallError, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
         await asked.result()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cloud.records.records import Kind
 from cloud.trust.audit import Event
-from common.errors import OperatorRefused, SettingsError
+from common.errors import CallError, SettingsError
 from tests.kit.cluster_objects import volume
 from tests.kit.guarded import IN_USE, LEFT, Guarded, only_links
 
@@ -88,18 +88,18 @@ async def test_a_fence_of_a_kubelets_node_ends_when_its_node_is_ready_or_its_age
 @pytest.mark.parametrize(("ready", "why"), [("True", "its Node is Ready"), ("False", "its kubelet has said lately")])
 async def test_a_kubelets_node_that_shows_a_sign_of_life_is_not_fenced(world: Guarded, ready: str, why: str) -> None:
     world.kubelet("n3", IN_USE, ready=ready)
-    with pytest.raises(OperatorRefused, match=f"node n3 is not fenced: its machine runs, because {why}"):
+    with pytest.raises(CallError, match=f"node n3 is not fenced: its machine runs, because {why}"):
         await world.fence("n3")
 
 
 async def test_a_node_that_is_connected_or_unknown_is_not_fenced(audit_lines: list[Line], world: Guarded) -> None:
     world.agent("n1")
-    with pytest.raises(OperatorRefused, match="its machine runs, because its agent is connected"):
+    with pytest.raises(CallError, match="its machine runs, because its agent is connected"):
         await world.fence("n1")
-    with pytest.raises(OperatorRefused, match="knows no such node"):
+    with pytest.raises(CallError, match="knows no such node"):
         await world.fence("typo")
     world.source.is_ready = False
-    with pytest.raises(OperatorRefused, match="has not read all objects yet"):
+    with pytest.raises(CallError, match="has not read all objects yet"):
         await world.fence("n2")
     assert not problem(world)
     assert not audit_lines
@@ -165,7 +165,7 @@ async def test_unfence_takes_a_fence_back_for_good(world: Guarded) -> None:
     world.start()
     assert not world.fences.is_fenced("n2")
     assert not problem(world)
-    with pytest.raises(OperatorRefused, match="node n2 is not unfenced: it is not fenced"):
+    with pytest.raises(CallError, match="node n2 is not unfenced: it is not fenced"):
         await world.unfence("n2")
 
 
@@ -190,14 +190,14 @@ async def test_a_fence_ends_with_a_node_that_neither_hub_nor_cluster_knows_any_m
 
 async def test_with_a_full_disk_the_fence_and_its_end_count_and_are_written_when_there_is_room(world: Guarded) -> None:
     world.records.room = 0
-    with pytest.raises(OperatorRefused, match=r"node n2 is fenced, and not yet durably: .*no space"):
+    with pytest.raises(CallError, match=r"node n2 is fenced, and not yet durably: .*no space"):
         await world.fence("n2")
     assert (world.fences.is_fenced("n2"), stored(world)) == (True, [])
     world.records.retry()
     world.start()
     assert world.fences.is_fenced("n2")
     world.records.room = 0
-    with pytest.raises(OperatorRefused, match=r"node n2 is unfenced, and not yet durably: .*no space"):
+    with pytest.raises(CallError, match=r"node n2 is unfenced, and not yet durably: .*no space"):
         await world.unfence("n2")
     assert (world.fences.is_fenced("n2"), stored(world)) == (False, ["n2"])
     world.records.retry()

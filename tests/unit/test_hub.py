@@ -23,7 +23,7 @@ from cloud.sync_part import SyncPart
 from cloud.trust.audit import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
 from common.database_writer import WriteFailed
-from common.errors import Draining, OperatorRefused, TunnelClosed, status_of
+from common.errors import TunnelClosed, order_refused, shutting_down, status_of
 from common.limits import Limits
 from common.messages import Kind, Ping, Reason, encode
 from common.objects import Object, Ref, Stamp, encode_body
@@ -303,7 +303,7 @@ def told_of(world: Hub, name: str) -> NodeStatus:
 
 async def carry_out_deny(deny: Deny, by: str) -> Done:
     if deny.subject == "none":
-        raise OperatorRefused("none is not denied", "there is no such node")
+        raise order_refused("none is not denied", "there is no such node")
     return Done(said=[f"{by} denies {deny.subject}"])
 
 
@@ -534,7 +534,7 @@ async def test_a_call_whose_request_comes_while_the_hub_drains_is_told_so_and_no
     await settle()
     stream.queue(b"request")
     assert await stream.receive() is None
-    assert stream.status == status_of(Draining("hub"), Origin.HUB)
+    assert stream.status == status_of(shutting_down("hub"), Origin.HUB)
     stream.acknowledge(delivered=True)
     draining.cancel()
 

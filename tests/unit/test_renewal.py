@@ -12,7 +12,7 @@ from cryptography import x509
 
 from common.backoff import Backoff
 from common.enrolment import Issued, RefusedFor, Renew
-from common.errors import DialError, HandshakeRefused, NotCarried
+from common.errors import DialError, HandshakeRefused, not_carried
 from common.limits import Limits
 from edge.identity import Identity
 from edge.key_maker import answer
@@ -131,7 +131,7 @@ async def test_a_certificate_that_is_not_due_is_left_alone(node: RenewingNode) -
     [
         (DialError("the hub", "it has not answered"), "it has not answered"),
         (HandshakeRefused(RefusedFor.BUSY, "the hub's disk takes nothing"), "the hub's disk takes nothing"),
-        (NotCarried("the question RENEW", "this hub is older"), "this hub renews no certificates: "),
+        (not_carried("the question RENEW", "this hub is older"), "this hub renews no certificates: "),
     ],
 )
 async def test_a_renewal_that_failed_is_asked_again_with_the_same_request_and_told_meanwhile(

@@ -17,7 +17,7 @@ from cloud.sync.fact_kinds import Fact
 from cloud.sync_part import SyncPart
 from common import left_over
 from common.csi import csi_pb2 as csi
-from common.errors import OperatorRefused
+from common.errors import CallError
 from common.left_over import LeftOver
 from common.objects import Stamp
 from common.operator_orders import Audit, Audited
@@ -452,7 +452,7 @@ async def test_more_findings_than_an_answer_holds_are_counted(site: Site, monkey
 
 
 async def test_a_driver_that_the_hub_does_not_know_is_refused(site: Site) -> None:
-    with pytest.raises(OperatorRefused, match="no node has reported driver other"):
+    with pytest.raises(CallError, match="no node has reported driver other"):
         await site.audit("other.csi")
 
 

@@ -37,7 +37,7 @@ from cloud.placement.rules import VOLUME, Thing
 from cloud.records.records import Kind
 from common.csi import csi_pb2 as csi
 from common.database_writer import WriteFailed
-from common.errors import CallError, LinkLost, NodeOffline
+from common.errors import CallError, LinkLost, node_offline
 from common.status import Code, Status
 from common.topology import NODE_SEGMENT
 from tests.kit.examples import examples
@@ -153,7 +153,7 @@ class Play:
         async def answer(call: Question) -> Answer:
             if node.unsent:
                 node.unsent = False
-                raise NodeOffline(node.name, 0.0)
+                raise node_offline(node.name, 0.0)
             if call.method.endswith("DeleteVolume"):
                 return self.delete_at(node, csi.DeleteVolumeRequest.FromString(call.request).volume_id)
             request = csi.CreateVolumeRequest.FromString(call.request)
