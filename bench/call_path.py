@@ -10,10 +10,17 @@ from bench.figure import Figure
 ROOT = Path(__file__).resolve().parents[1]
 
 FILES = {
-    "common": "accounting batch codec deadlines dial inbox link messages outbox receiver session "
-    "stream_books tcp transport websocket_frames",
-    "cloud": "call csi_proxy_driver forwarded_call node_calls uds_hub visit",
-    "edge": "driver_call hub_call operations",
+    "common": "codec messages",
+    "common/session": "batch deadlines inbox link outbox receiver session stream_books",
+    "common/net": "tcp",
+    "common/links": "dial transport websocket_frames",
+    "common/observe": "accounting",
+    "cloud": "csi_proxy_driver uds_hub",
+    "cloud/calls": "call node_calls",
+    "cloud/nodes": "visit",
+    "cloud/proxy": "forwarded_call",
+    "edge": "hub_call operations",
+    "edge/calls": "driver_call",
 }
 """By folder: session, link, transport and calls. All of `common/relay` is on the path, too."""
 

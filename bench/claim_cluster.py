@@ -25,7 +25,7 @@ import psutil
 from bench.chain import Command, cpu_us
 from bench.cluster_objects import NAMESPACE, Object, create_all, with_kube
 from bench.peers import find_peer
-from cloud.kube import RESOURCES, Body, Kube
+from cloud.kube.client import RESOURCES, Body, Kube
 from tests.kit import leftovers
 from tests.kit.bridge import Agent, Bridge, Proxy
 from tests.kit.peers import csi_client, manifests

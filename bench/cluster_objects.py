@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from cloud.kube import RESOURCES, Kube, connect
+from cloud.kube.client import RESOURCES, Kube, connect
 
 Object = dict[str, Any]
 _T = TypeVar("_T")

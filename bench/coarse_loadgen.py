@@ -32,11 +32,11 @@ sys.path.insert(0, str(ROOT))
 
 from common.csi import csi_pb2  # noqa: E402  # a script outside the packages
 from common.csi.methods import METHODS  # noqa: E402
+from common.net.sockets import listen_unix  # noqa: E402
 from common.parsers import duration, unix_path  # noqa: E402
 from common.relay.client import Channel  # noqa: E402
 from common.relay.errors import VendorConnectionError  # noqa: E402
 from common.relay.server import Server, ServerCall, ServerSettings, in_task  # noqa: E402
-from common.sockets import listen_unix  # noqa: E402
 from common.status import Code, Origin, Status  # noqa: E402
 from tests.kit.answers import Identity, answer_of, path_of  # noqa: E402
 from tests.kit.requests import create  # noqa: E402

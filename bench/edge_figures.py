@@ -40,8 +40,8 @@ def missing(loadgen: Command) -> str:
 # ---- an agent's memory --------------------------------------------------------------------------------------------
 
 _KEY_MAKER = """
-from edge.key_maker import answer
-from edge.keys import Ask
+from edge.identity.key_maker import answer
+from edge.identity.keys import Ask
 answer(Ask(b"", b"", False))
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 """

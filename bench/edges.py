@@ -22,15 +22,15 @@ import uvloop
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from common.dial import dial  # noqa: E402
-from common.endpoint import Endpoint, hub_endpoint  # noqa: E402  # a script outside the package
 from common.errors import DialError, HandshakeRefused  # noqa: E402
-from common.limits import Limits  # noqa: E402
-from common.link import Link, LinkHandler  # noqa: E402
+from common.links.dial import dial  # noqa: E402
+from common.links.uplink import Uplink  # noqa: E402
+from common.net.endpoint import Endpoint, hub_endpoint  # noqa: E402  # a script outside the package
+from common.net.tls import TlsFiles, TlsIdentity  # noqa: E402
+from common.observe.version import introduce  # noqa: E402
+from common.session.limits import Limits  # noqa: E402
+from common.session.link import Link, LinkHandler  # noqa: E402
 from common.status import Origin  # noqa: E402
-from common.tls import TlsFiles, TlsIdentity  # noqa: E402
-from common.uplink import Uplink  # noqa: E402
-from common.version import introduce  # noqa: E402
 
 Identity = Callable[[int], TlsIdentity] | None
 

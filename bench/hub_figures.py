@@ -39,11 +39,11 @@ from bench.figure import Figure, NotMeasured, of_samples, spread_ms
 from bench.load_node import cpu_s
 from bench.peers import find_peer, missing_peers
 from bench.progress import say
-from cloud.kube import KubeError
+from cloud.kube.client import KubeError
 from cloud.records.objects import place_of, value_of
 from cloud.records.records import Kind
 from common.csi import csi_pb2 as csi
-from common.topology import NODE_SEGMENT
+from common.objects.topology import NODE_SEGMENT
 from tests.kit.bridge import Hub, Proxy
 from tests.kit.operator import hub_state
 from tests.kit.peers.cluster_node import DEPLOY, HUB

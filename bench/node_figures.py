@@ -17,7 +17,7 @@ from bench.hub_figures import Edges
 from bench.progress import say
 from bench.spread import repeat
 from common.csi import csi_pb2 as csi
-from common.topology import NODE_SEGMENT
+from common.objects.topology import NODE_SEGMENT
 from tests.kit.bridge import Bridge
 from tests.kit.placed_nodes import DRIVER
 from tests.kit.sidecar import Sidecar

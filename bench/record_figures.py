@@ -15,7 +15,7 @@ from bench.cluster_objects import with_kube
 from bench.figure import Figure, NotMeasured, of_samples
 from bench.peers import find_peer, missing_peers
 from bench.progress import say
-from cloud.kube import Kube, KubeError
+from cloud.kube.client import Kube, KubeError
 from cloud.records.kubernetes import KubernetesRecords
 from cloud.records.objects import place_of, value_of
 from cloud.records.records import Change, Kind, Records

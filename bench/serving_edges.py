@@ -31,26 +31,27 @@ from typing import Any
 
 import uvloop
 
+from common.csi.reports import encode_reports
+from common.links.standing import Standing
+from common.links.uplink import Uplink
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from common.accounting import Accounts  # noqa: E402  # a script outside the packages
 from common.csi import csi_pb2 as csi  # noqa: E402
-from common.dial import dial  # noqa: E402
-from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
 from common.errors import not_carried  # noqa: E402
-from common.limits import Limits  # noqa: E402
-from common.link import Link, LinkHandler, Stream  # noqa: E402
+from common.links.dial import dial  # noqa: E402
 from common.messages import Hello, Kind, Open  # noqa: E402
-from common.metrics import Metrics  # noqa: E402
-from common.receiver import Receiver  # noqa: E402
+from common.net.endpoint import Endpoint, hub_endpoint  # noqa: E402  # noqa: E402
+from common.observe.accounting import Accounts  # noqa: E402  # a script outside the packages
+from common.observe.metrics import Metrics  # noqa: E402
+from common.observe.version import introduce  # noqa: E402
 from common.relay.client_call import ClientCall  # noqa: E402
-from common.reports import encode_reports  # noqa: E402
-from common.standing import Standing  # noqa: E402
+from common.session.limits import Limits  # noqa: E402  # noqa: E402
+from common.session.link import Link, LinkHandler, Stream  # noqa: E402  # noqa: E402
+from common.session.receiver import Receiver  # noqa: E402
 from common.status import Code, Origin, Status  # noqa: E402
-from common.uplink import Uplink  # noqa: E402
-from common.version import introduce  # noqa: E402
-from edge.controller_lease import ControllerLease  # noqa: E402
+from edge.calls.controller_lease import ControllerLease  # noqa: E402
 from edge.hub_call import HubCall  # noqa: E402
 from edge.operations import Operations  # noqa: E402
 from tests.kit.placed_nodes import RPC, report  # noqa: E402
@@ -89,13 +90,13 @@ class Tally:
     deleted: Counter[str] = field(default_factory=Counter)
 
     async def dial(self, hub: Endpoint, hello: Hello, handler: LinkHandler, **how: Any) -> Link:
-        """Dial a hub (`common.uplink.Dial`)."""
+        """Dial a hub (`common.links.uplink.Dial`)."""
         self.dials[str(hub)] += 1
         return await dial(hub, hello, handler, **how)
 
 
 class _Vendor:
-    """A vendor's driver of one edge (as `edge.drivers.Driver` for its calls)."""
+    """A vendor's driver of one edge (as `edge.calls.drivers.Driver` for its calls)."""
 
     _turns = itertools.count(1)
 

@@ -18,12 +18,12 @@ from bench.chain import Command  # noqa: E402  # a script outside the packages
 from bench.figure import Figure, of_samples  # noqa: E402
 from bench.spread import repeat  # noqa: E402
 from common.csi import csi_pb2  # noqa: E402
-from common.limits import Limits  # noqa: E402
 from common.messages import Kind, Open  # noqa: E402
-from common.receiver import Receiver  # noqa: E402
-from common.session import Session, State  # noqa: E402
+from common.observe.version import introduce  # noqa: E402
+from common.session.limits import Limits  # noqa: E402
+from common.session.receiver import Receiver  # noqa: E402
+from common.session.session import Session, State  # noqa: E402
 from common.status import Code, Status  # noqa: E402
-from common.version import introduce  # noqa: E402
 from tests.kit.requests import create  # noqa: E402
 
 _REQUEST = create("load-1234-17a8f4e0b2c3d4e5-1").SerializeToString()

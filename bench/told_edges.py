@@ -33,26 +33,19 @@ sys.path.insert(0, str(ROOT))
 
 from bench.cluster_objects import DRIVER, MARK, node_name  # noqa: E402  # a script outside the packages
 from common.csi.csi_pb2 import GetPluginInfoResponse, NodeGetInfoResponse  # noqa: E402
-from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
-from common.limits import Limits  # noqa: E402
-from common.link import Link, LinkHandler, Stream  # noqa: E402
+from common.csi.reports import ESSENTIAL_METHODS, GET_PLUGIN_INFO, NODE_GET_INFO, Answer, DriverReport, encode_reports  # noqa: E402
+from common.links.standing import Standing  # noqa: E402
+from common.links.uplink import Uplink  # noqa: E402
 from common.messages import Kind, Priority  # noqa: E402
-from common.objects import Object, Ref, Stamp, encode_body  # noqa: E402
-from common.pod_fact import MOUNTED  # noqa: E402
-from common.reports import (  # noqa: E402
-    ESSENTIAL_METHODS,
-    GET_PLUGIN_INFO,
-    NODE_GET_INFO,
-    Answer,
-    DriverReport,
-    encode_reports,
-)
-from common.standing import Standing  # noqa: E402
+from common.net.endpoint import Endpoint, hub_endpoint  # noqa: E402
+from common.objects.objects import Object, Ref, Stamp, encode_body  # noqa: E402
+from common.objects.pod_fact import MOUNTED  # noqa: E402
+from common.objects.sync_messages import Change, Drop, InStep, Put  # noqa: E402
+from common.objects.sync_stream import Telling, learn  # noqa: E402
+from common.observe.version import introduce  # noqa: E402
+from common.session.limits import Limits  # noqa: E402
+from common.session.link import Link, LinkHandler, Stream  # noqa: E402
 from common.status import Origin  # noqa: E402
-from common.sync_messages import Change, Drop, InStep, Put  # noqa: E402
-from common.sync_stream import Telling, learn  # noqa: E402
-from common.uplink import Uplink  # noqa: E402
-from common.version import introduce  # noqa: E402
 
 _MARKED = re.compile(rf'"{re.escape(MARK)}":"(\d+)"'.encode())
 
@@ -73,7 +66,7 @@ class Tally:
 
 
 class Told:
-    """The objects that one edge has (`common.sync_stream.Copy`), and its facts (`common.sync.Truth`)."""
+    """The objects of one edge (`common.objects.sync_stream.Copy`), and its facts (`common.objects.sync.Truth`)."""
 
     def __init__(self, node: str, tally: Tally) -> None:
         self._node, self._tally = node, tally
@@ -129,7 +122,7 @@ class Told:
 
 
 class _Facts:
-    """Facts (`common.sync.Truth`)."""
+    """Facts (`common.objects.sync.Truth`)."""
 
     def __init__(self, facts: Mapping[Ref, Object]) -> None:
         self._facts = facts

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from cli.operators.table import say
 from cli.options import Option, Options
-from cli.table import say
 from common.errors import BridgeError, SettingsError
 
 # Both spellings of help, and lines as wide as the terminal up to 120.

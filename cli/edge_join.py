@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from cli.table import say
-from common.enrolment import JoinToken, parse_token
+from cli.operators.table import say
 from common.errors import BridgeError, SettingsError
-from common.limits import Limits
+from common.net.enrolment import JoinToken, parse_token
+from common.net.proxy import Proxy
 from common.parsers import node_name
-from common.proxy import Proxy
-from edge.join import join
+from common.session.limits import Limits
+from edge.identity.join import join
 
 
 def run(

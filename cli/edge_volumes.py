@@ -7,7 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
-from cli.table import answer, paragraph, printable, say, table
+from cli.operators.table import answer, paragraph, printable, say, table
 from common.errors import BridgeError
 from common.pages.agent import NodeVolumes, PodVolumeStatus
 from common.pages.client import NoSuchPage, ask_page

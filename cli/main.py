@@ -8,14 +8,14 @@ import click
 
 from cli import process_options
 from cli.command import CONTEXT_SETTINGS, Group
-from cli.operator_options import LOCAL_HUB, OperatorSettings, asking
+from cli.operators.operator_options import LOCAL_HUB, OperatorSettings, asking
 from cli.options import Text, duration_type, of_command, option
 from cli.process_options import NODE, SOCKET, TEXT
-from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
+from cloud.proxy.driver_settings import DriverSettings
+from common.observe.version import VERSION
 from common.operator_orders import Allow, CreateToken, Deny, Fence, Forget, RevokeToken, Trust, Unfence
 from common.parsers import driver_name, words
-from common.version import VERSION
 from edge.settings import AgentFlags
 
 _COMPLETION = """\b
@@ -151,7 +151,7 @@ def call(settings: OperatorSettings, driver: str, node: str | None, method: str,
     answer is printed as JSON, without secrets. Of the Node service only NodeGetCapabilities can be called. Exit code 1:
     the call did not end with OK.
     """
-    from cli import call as by_hand
+    from cli.operators import call as by_hand
 
     sys.exit(by_hand.run(settings, driver=driver, node=node or "", name=method, text=request_json))
 
@@ -163,7 +163,7 @@ def status(settings: OperatorSettings, output: str) -> None:
     The overview lists the edge nodes with their drivers, and the proxy drivers. For the calls and failures of each node
     see `nodes`.
     """
-    from cli import status as of_hub
+    from cli.operators import status as of_hub
 
     of_hub.run(settings, as_json=output == "json")
 
@@ -216,7 +216,7 @@ def nodes(settings: OperatorSettings, output: str) -> None:
     Each node has its address and the number of calls under way. Below stand the last failed call of each node, until a
     later call of that driver succeeds there, and the peers that the hub refused.
     """
-    from cli import node_list as of_hub
+    from cli.operators import node_list as of_hub
 
     of_hub.run(settings, as_json=output == "json")
 
@@ -227,7 +227,7 @@ def volumes(settings: OperatorSettings, output: str) -> None:
 
     Each has its node, PV, claim and state. The hub knows them from its --kubeconfig or --manifests, and from its nodes.
     """
-    from cli import listings
+    from cli.operators import listings
 
     listings.volumes(settings, as_json=output == "json")
 
@@ -245,7 +245,7 @@ def facts(settings: OperatorSettings, node: str | None, output: str) -> None:
     These are the drivers and volumes in use of each node, the sizes of claims, the states of pods' volumes, and Events.
     Each fact is a Kubernetes object with the fields that the node told.
     """
-    from cli import listings
+    from cli.operators import listings
 
     listings.facts(settings, node=node or "", as_json=output == "json")
 
@@ -279,7 +279,7 @@ def forget(
     PersistentVolumes, claims, attachments and snapshots of the node's own storage, except those that are to be
     retained. It does so with your --kubeconfig: the hub has no permission for it.
     """
-    from cli import abandon, order
+    from cli.operators import abandon, order
 
     if not abandon_volumes:
         if yes or kubeconfig:
@@ -303,7 +303,7 @@ def trust(settings: OperatorSettings) -> None:
     First see by `status` that every node and its drivers are back. After a hub has lost its records, it refuses calls
     that name no node, because it could send them to the wrong one. This command ends that.
     """
-    from cli import order
+    from cli.operators import order
 
     order.run(settings, Trust())
 
@@ -316,7 +316,7 @@ def deny(settings: OperatorSettings, subject: str, why: str | None) -> None:
     Its links end at once. Use it for a stolen NODE or a leaked key. SERIAL is a certificate's number as openssl x509
     -noout -serial prints it: serial=1A2B. A denial lasts until `allow`, also when the hub restarts or forgets the node.
     """
-    from cli import order
+    from cli.operators import order
 
     order.run(settings, Deny(subject=subject, why=why or ""))
 
@@ -330,7 +330,7 @@ def allow(settings: OperatorSettings, subject: str) -> None:
     Of a NODE that is not denied, `status` no longer shows that a replaced certificate of it appeared. SERIAL is as of
     `deny`.
     """
-    from cli import order
+    from cli.operators import order
 
     order.run(settings, Allow(subject=subject))
 
@@ -351,7 +351,7 @@ def fence(settings: OperatorSettings, node: str, why: str | None, *, yes: bool) 
     The fence ends when the node shows a sign of life. Then see `status`: its mounts are no longer valid. If another
     machine has joined as NODE, the command is about the earlier machine: that it is off, or was started anew since.
     """
-    from cli import order
+    from cli.operators import order
 
     order.fence(settings, Fence(node=node, why=why or ""), sure=yes)
 
@@ -364,7 +364,7 @@ def unfence(settings: OperatorSettings, node: str) -> None:
     The hub guards the volumes of NODE again. If the node is back, this ends the warning in `status`. Volumes that were
     detached meanwhile stay detached.
     """
-    from cli import order
+    from cli.operators import order
 
     order.run(settings, Unfence(node=node))
 
@@ -372,7 +372,7 @@ def unfence(settings: OperatorSettings, node: str) -> None:
 @cli.command(settings=asking("DENIALS", OUTPUT))
 def denials(settings: OperatorSettings, output: str) -> None:
     """Show the denied nodes and certificates."""
-    from cli import listings
+    from cli.operators import listings
 
     listings.denials(settings, as_json=output == "json")
 
@@ -395,7 +395,7 @@ def audit(settings: OperatorSettings, output: str, driver: str | None, delete: s
     --placement=shared, another change. Nodes that are away, and drivers that cannot list, are shown as not asked.
     Nothing is changed without --delete. For the log of who did what see the lines of the logger csi_bridge.audit.
     """
-    from cli import audit as of_hub
+    from cli.operators import audit as of_hub
 
     if delete is None:
         of_hub.run(settings, driver=driver or "", as_json=output == "json")
@@ -442,7 +442,7 @@ def token_create(
     It is one line, for `csi-bridge edge join` on the node: the hub's address, the pin of its CA, and a secret. Treat it
     like a password, because its holder can join.
     """
-    from cli import order
+    from cli.operators import order
 
     asked = CreateToken(node=node, drivers=list(driver), ttl_s=math.ceil(ttl_s), uses=uses, replace=replace)
     order.create_token(settings, asked)
@@ -454,7 +454,7 @@ def token_list(settings: OperatorSettings, output: str) -> None:
 
     A token stays in the list for 30 days after its end.
     """
-    from cli import listings
+    from cli.operators import listings
 
     listings.tokens(settings, as_json=output == "json")
 
@@ -463,7 +463,7 @@ def token_list(settings: OperatorSettings, output: str) -> None:
 @click.argument("token_id", metavar="ID")
 def token_revoke(settings: OperatorSettings, token_id: str) -> None:
     """Revoke a token by its ID. The nodes that have joined with it stay: see `deny`."""
-    from cli import order
+    from cli.operators import order
 
     order.run(settings, RevokeToken(id=token_id))
 

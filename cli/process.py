@@ -16,11 +16,11 @@ from typing import TypeVar
 
 import uvloop
 
-from common import logs
 from common.errors import BridgeError, LeadershipLost, SettingsError
-from common.settings import INSECURE, ProcessSettings, describe
-from common.tcp import overlook_lost_handshakes
-from common.version import SOFTWARE
+from common.net.settings import INSECURE, ProcessSettings, describe
+from common.net.tcp import overlook_lost_handshakes
+from common.observe import logs
+from common.observe.version import SOFTWARE
 
 # New objects between two garbage collections. Python's default of 700 costs a busy process 5 % (measured).
 _GC_OBJECTS = 20_000

@@ -6,16 +6,16 @@ from pathlib import Path
 import click
 
 from cli.options import FilePath, Options, Text, duration_type, option, size_type
-from cloud.driver_settings import DriverSettings
-from cloud.election import node_set
+from cloud.claims.election import node_set
 from cloud.hub_settings import LARGEST_ID, HubSettings
-from cloud.node_marks import AGENT, EDGE, labels, taints
-from cloud.served_driver import served_driver
-from cloud.unique_segments import HOSTNAME, unique_keys
-from common.endpoint import hub_endpoint, hub_endpoint_with_tls
+from cloud.kube.node_marks import AGENT, EDGE, labels, taints
+from cloud.nodes.unique_segments import HOSTNAME, unique_keys
+from cloud.proxy.driver_settings import DriverSettings
+from cloud.proxy.served_driver import served_driver
+from common.net.endpoint import hub_endpoint, hub_endpoint_with_tls
+from common.net.proxy import read_proxy
 from common.parsers import driver_name, host_port, node_name, octal_mode, unix_path, words
-from common.proxy import read_proxy
-from edge.runtimes import direct_runtime
+from edge.disk.runtimes import direct_runtime
 from edge.settings import AgentFlags
 
 PATH = FilePath(readable=False, path_type=Path)

@@ -7,12 +7,12 @@ import click
 
 from cli.command import HEADINGS, Command
 from cli.main import cli
-from cli.operator_options import OPERATOR_OPTIONS
+from cli.operators.operator_options import OPERATOR_OPTIONS
 from cli.options import Option
 from cli.process_options import PROCESS_OPTIONS
 from common.csi.methods import METHODS
-from common.exposition import registry_of
-from common.metrics import CALL_BUCKETS_S, Metrics, VolumeStats
+from common.observe.exposition import registry_of
+from common.observe.metrics import CALL_BUCKETS_S, Metrics, VolumeStats
 from common.pages.schema import PAGES
 
 _HEAD = """\

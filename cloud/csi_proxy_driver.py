@@ -22,30 +22,30 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import NamedTuple
 
-from cloud.driver_settings import DriverSettings
-from cloud.forwarded_call import ForwardedCall, no_hub
-from cloud.identity_cache import CACHED_METHODS, IdentityCache
-from common.accounting import Accounts
-from common.backoff import Backoff
-from common.certificate_ends import CertificateEnds
+from cloud.proxy.driver_settings import DriverSettings
+from cloud.proxy.forwarded_call import ForwardedCall, no_hub
+from cloud.proxy.identity_cache import CACHED_METHODS, IdentityCache
 from common.csi.csi_pb2 import ProbeResponse
 from common.csi.methods import is_controller_side
-from common.dial import dial as dial_hub
+from common.csi.reports import PROBE, decode_reports
 from common.errors import CallError, CallTimeout, not_carried, shutting_down, status_of
-from common.httpd import HttpEndpoint
-from common.link import Link, LinkHandler, Stream
+from common.links.backoff import Backoff
+from common.links.dial import dial as dial_hub
+from common.links.rotation import follow
+from common.links.standing import REOPEN, Standing
+from common.links.uplink import Dial, Uplink
 from common.messages import Kind
-from common.metrics import Metrics
+from common.net.certificate_ends import CertificateEnds
+from common.net.sockets import UnixListener, listen_unix
+from common.observe.accounting import Accounts
+from common.observe.httpd import HttpEndpoint
+from common.observe.metrics import Metrics
+from common.observe.tasks import Tasks, supervised
+from common.observe.version import introduce
 from common.relay.errors import PeerGone
 from common.relay.server import CancelReason, Server, ServerCall, ServerSettings
-from common.reports import PROBE, decode_reports
-from common.rotation import follow
-from common.sockets import UnixListener, listen_unix
-from common.standing import REOPEN, Standing
+from common.session.link import Link, LinkHandler, Stream
 from common.status import Code, Origin, Status
-from common.tasks import Tasks, supervised
-from common.uplink import Dial, Uplink
-from common.version import introduce
 
 log = logging.getLogger("csi_bridge.driver")
 

@@ -5,17 +5,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from cloud.claims.rules import VOLUME
 from cloud.hub_parts import HubParts
 from cloud.hub_settings import HubSettings
 from cloud.peer_ends import ending
-from cloud.placement.rules import VOLUME
 from cloud.sync.fact_kinds import as_object
-from common.certificate_ends import CertificateEnds
+from common.net.certificate_ends import CertificateEnds
+from common.net.settings import INSECURE, as_texts
+from common.observe.version import SOFTWARE
 from common.pages.hub import DenialStatus, HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
-from common.settings import INSECURE, as_texts
-from common.version import SOFTWARE
 
 _PROBLEM_CHARS = 2_000  # a sentence about a problem is cut here
 

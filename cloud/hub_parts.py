@@ -2,31 +2,31 @@
 
 from functools import partial
 
-from cloud.abandon.abandonment import Abandonment
-from cloud.absences import Absences
-from cloud.admission import Role
-from cloud.call import Calls
-from cloud.edge_nodes import Nodes
-from cloud.fences import Fences
+from cloud.calls.call import Calls
+from cloud.calls.node_calls import NodeCalls
+from cloud.calls.report_streams import ReportStreams
+from cloud.calls.stream_turns import in_turns
+from cloud.claims.claims import Claims
+from cloud.detach.absences import Absences
+from cloud.detach.fences import Fences
+from cloud.detach.mount_guard import MountGuard
 from cloud.hub_settings import HubSettings
-from cloud.incarnation import Incarnation
-from cloud.leaks.leak_audit import LeakAudit
-from cloud.mount_guard import MountGuard
-from cloud.node_calls import NodeCalls
-from cloud.orders import Orders
+from cloud.leadership.incarnation import Incarnation
+from cloud.nodes.edge_nodes import Nodes
+from cloud.nodes.fleet import Fleets
+from cloud.nodes.offers import Offers
+from cloud.operators.abandonment import Abandonment
+from cloud.operators.leak_audit import LeakAudit
+from cloud.operators.orders import Orders
+from cloud.parts.sync_part import SyncPart
 from cloud.peer_ends import show_first_ends
-from cloud.placement.claims import Claims
-from cloud.placement.fleet import Fleets
-from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.records.records import Records
-from cloud.report_streams import ReportStreams
-from cloud.stream_turns import in_turns
-from cloud.sync_part import SyncPart
+from cloud.trust.admission import Role
 from cloud.trust.credentials import Credentials
 from cloud.uds_hub import Hub
 from common.messages import Kind
-from common.metrics import Metrics
+from common.observe.metrics import Metrics
 from common.operator_orders import Abandon, Audit, Fence, OwnStorage, Unfence
 
 

@@ -9,34 +9,34 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloud.csi_proxy_driver import Serving
-from cloud.driver_settings import MAX_CONNECTIONS
-from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
 from cloud.hub_parts import HubParts
 from cloud.hub_settings import HubSettings
-from cloud.incarnation import Incarnation
 from cloud.join_part import JoinPart
-from cloud.leadership import Leadership
-from cloud.manifests_part import reading
+from cloud.leadership.incarnation import Incarnation
+from cloud.leadership.leadership import Leadership
+from cloud.nodes.edge_nodes import Nodes
+from cloud.nodes.unique_segments import UniqueSegments
+from cloud.parts.manifests_part import reading
+from cloud.parts.sync_part import SyncPart
+from cloud.proxy.driver_settings import MAX_CONNECTIONS
 from cloud.records.directory import StateDirectory
 from cloud.records.records import Records
 from cloud.records.sqlite import SqliteRecords
 from cloud.served_drivers import serving
 from cloud.standby import Standby
-from cloud.sync_part import SyncPart
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.unique_segments import UniqueSegments
 from common.errors import SettingsError
-from common.fault_points import reach
-from common.httpd import HttpEndpoint
-from common.metrics import Metrics
-from common.tasks import supervised
-from common.version import SOFTWARE
+from common.observe.httpd import HttpEndpoint
+from common.observe.metrics import Metrics
+from common.observe.tasks import supervised
+from common.observe.version import SOFTWARE
+from common.store.fault_points import reach
 
 if TYPE_CHECKING:
-    from cloud.hub_lease import HubLease
-    from cloud.kube import Kube
+    from cloud.kube.client import Kube
+    from cloud.leadership.hub_lease import HubLease
 
 log = logging.getLogger("csi_bridge.hub")
 
@@ -142,7 +142,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack, term: _Term, metr
     nodes = Nodes(records, segments, metrics, max_nodes=settings.max_nodes)
     if leadership is not None and kube is not None:
         nodes.leads = leadership.holds
-        from cloud.kubernetes_part import following  # noqa: PLC0415  # as in `_lease`
+        from cloud.parts.kubernetes_part import following  # noqa: PLC0415  # as in `_lease`
 
         sync = await opened.enter_async_context(following(settings, kube, records, nodes))
     elif settings.manifests is not None:
@@ -192,8 +192,8 @@ async def _watch(parts: HubParts) -> None:
 def _lease(settings: HubSettings, directory: StateDirectory) -> "HubLease":
     assert settings.kubeconfig is not None
     try:  # here, because the library is large, and may be missing where nobody needs it
-        import cloud.kubernetes_part  # noqa: F401, PLC0415  # now, because a takeover has no time for it
-        from cloud.hub_lease import HubLease  # noqa: PLC0415
+        import cloud.parts.kubernetes_part  # noqa: F401, PLC0415  # now, because a takeover has no time for it
+        from cloud.leadership.hub_lease import HubLease  # noqa: PLC0415
     except ModuleNotFoundError as error:
         why = f"needs the package {error.name}: install csi-bridge[cloud]"
         raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
@@ -205,7 +205,7 @@ async def _leading(
     settings: HubSettings, lease: "HubLease", stopping: asyncio.Event, on_wait: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[_Term | None]:
     """Lead the cluster while the block runs; it gets None if `stopping` is set first."""
-    from cloud.kube import connect  # noqa: PLC0415  # as in `_lease`
+    from cloud.kube.client import connect  # noqa: PLC0415  # as in `_lease`
     from cloud.records.kubernetes import KubernetesRecords  # noqa: PLC0415
 
     assert settings.kubeconfig is not None

@@ -4,14 +4,14 @@ import grp
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloud.election import ElectionRules, NodeSet, patterns_of
-from cloud.node_marks import Labels, Taints, is_reserved
-from cloud.served_driver import ServedDriver
-from cloud.unique_segments import UniqueKeys
-from common.endpoint import Endpoint, is_loopback
+from cloud.claims.election import ElectionRules, NodeSet, patterns_of
+from cloud.kube.node_marks import Labels, Taints, is_reserved
+from cloud.nodes.unique_segments import UniqueKeys
+from cloud.proxy.served_driver import ServedDriver
 from common.errors import SettingsError
+from common.net.endpoint import Endpoint, is_loopback
+from common.net.settings import ProcessSettings
 from common.parsers import HostPort
-from common.settings import ProcessSettings
 
 _JITTER = 1.2  # client-go's JitterFactor: its pauses between tries grow by up to this
 LARGEST_ID = 2**32 - 2  # `uid_t` and `gid_t` have 32 bits, and their highest value means "leave it" (chown(2))

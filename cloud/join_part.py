@@ -14,28 +14,28 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from cloud.admission import Role
 from cloud.hub_parts import HubParts
 from cloud.hub_settings import HubSettings
-from cloud.incarnation import SIGNED
+from cloud.leadership.incarnation import SIGNED
 from cloud.trust import audit
+from cloud.trust.admission import Role
 from cloud.trust.audit import Event
 from cloud.trust.enrolment import Enrolment
 from cloud.trust.join_links import LIMITS, MOST, MOST_HANDSHAKES, JoinLinks
 from cloud.trust.join_rate import JoinRate
 from cloud.trust.signer import Signer
 from cloud.trust.trust_store import Token
-from common.database_writer import WriteFailed
-from common.endpoint import Endpoint, is_loopback
-from common.enrolment import Issued, JoinToken, format_token
 from common.errors import SettingsError, order_refused
-from common.listener import Listener, listen_tcp
+from common.links.listener import Listener, listen_tcp
 from common.messages import Kind
+from common.net.endpoint import Endpoint, is_loopback
+from common.net.enrolment import Issued, JoinToken, format_token
+from common.net.tls import TlsFiles, TlsIdentity
+from common.observe.version import introduce
 from common.operator_orders import CreateToken, Done, NewToken, RevokeToken
 from common.pages.json_form import time_of
 from common.parsers import HostPort
-from common.tls import TlsFiles, TlsIdentity
-from common.version import introduce
+from common.store.database_writer import WriteFailed
 
 log = logging.getLogger("csi_bridge.hub.enrolment")
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from cloud.admission import Role
-from common.certificate_ends import Term
+from cloud.trust.admission import Role
 from common.errors import first_of, timestamp
-from common.metrics import Metrics
+from common.net.certificate_ends import Term
+from common.observe.metrics import Metrics
 
 _ADVICE = {
     Role.EDGE: "a joined node renews by itself: read in its agent's log why it does not; give any other one a new file",

@@ -2,9 +2,9 @@
 
 Rules:
 
-* Each is an ordinary proxy driver (`cloud.csi_proxy_driver`). It has a local link (`common.local_dial`) to this hub,
-  and dials each `--hub-endpoint` with the hub's certificate. So its calls go to the hub that leads, and each hub treats
-  it as any other one: admission, denials, audit log and drain know it by its name.
+* Each is an ordinary proxy driver (`cloud.csi_proxy_driver`). It has a local link (`common.links.local_dial`) to this
+  hub, and dials each `--hub-endpoint` with the hub's certificate. So its calls go to the hub that leads, and each hub
+  treats it as any other one: admission, denials, audit log and drain know it by its name.
 * On the local link its identity is the user id of the hub's process, as on the hub's UNIX socket.
 * The metrics of the hub that leads count its calls. Those that it counts itself are the same calls, so nobody scrapes
   them.
@@ -20,22 +20,22 @@ from dataclasses import fields
 from typing import Any
 
 from cloud.csi_proxy_driver import Serving, serve_sidecars
-from cloud.driver_settings import MAX_CONNECTIONS, DriverSettings
 from cloud.hub_settings import HubSettings
-from cloud.identity_cache import IdentityCache
-from cloud.served_driver import ServedDriver
+from cloud.proxy.driver_settings import MAX_CONNECTIONS, DriverSettings
+from cloud.proxy.identity_cache import IdentityCache
+from cloud.proxy.served_driver import ServedDriver
 from cloud.standby import Standby
-from common.dial import dial as dial_hub
-from common.endpoint import Endpoint
 from common.errors import SettingsError
-from common.limits import Limits
-from common.link import Link, LinkHandler
-from common.local_dial import LocalPort
+from common.links.dial import dial as dial_hub
+from common.links.local_dial import LocalPort
 from common.messages import Hello
-from common.metrics import Metrics
-from common.peer import Peer
-from common.settings import ProcessSettings
-from common.tasks import Tasks
+from common.net.endpoint import Endpoint
+from common.net.peer import Peer
+from common.net.settings import ProcessSettings
+from common.observe.metrics import Metrics
+from common.observe.tasks import Tasks
+from common.session.limits import Limits
+from common.session.link import Link, LinkHandler
 
 
 @asynccontextmanager

@@ -2,8 +2,8 @@
 
 Rules:
 
-* It accepts a peer whose role and certificate fit (`cloud.admission`), with epoch 0, and keeps the link alive. It has
-  read no records, so it knows no denials.
+* It accepts a peer whose role and certificate fit (`cloud.trust.admission`), with epoch 0, and keeps the link alive. It
+  has read no records, so it knows no denials.
 * It serves no stream. It answers a peer on its host with the hub that leads. No other peer of ours opens one, and a
   hostile one could fill the memory with them: its link ends.
 * When the hub leads, it decides on each link as if its hello came then. From then on the hub is the link's handler.
@@ -19,28 +19,28 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from cloud.admission import admit
+from cloud.calls.refusals import Refusals
 from cloud.hub_settings import HubSettings
-from cloud.refusals import Refusals
+from cloud.trust.admission import admit
 from cloud.uds_hub import Hub, stranger, turn_away
-from common.certificate_ends import CertificateEnds
 from common.errors import CallError, HandshakeRefused, RemoteProtocolError
-from common.link import Link, LinkHandler, Stream
-from common.listener import Listener, listen_tcp
+from common.links.listener import Listener, listen_tcp
 from common.messages import Open, Reason
-from common.metrics import Metrics
+from common.net.certificate_ends import CertificateEnds
+from common.net.settings import INSECURE, as_texts
+from common.net.tls import TlsIdentity
+from common.observe.metrics import Metrics
+from common.observe.version import SOFTWARE, introduce
 from common.pages.hub import HubStatus
 from common.pages.server import Pages
-from common.receiver import Receiver
-from common.settings import INSECURE, as_texts
+from common.session.link import Link, LinkHandler, Stream
+from common.session.receiver import Receiver
 from common.status import Origin
-from common.tls import TlsIdentity
-from common.version import SOFTWARE, introduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloud.hub_lease import HubLease
+    from cloud.leadership.hub_lease import HubLease
 
 log = logging.getLogger("csi_bridge.hub")
 

@@ -24,26 +24,26 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
-from cloud.admission import Admitted, Role, admit, certified
-from cloud.call import Call, Calls
-from cloud.incarnation import Incarnation
+from cloud.calls.call import Call, Calls
+from cloud.calls.refusals import Refusals
+from cloud.leadership.incarnation import Incarnation
 from cloud.peer_ends import PeerTerm
 from cloud.placement.decisions import Mode
 from cloud.records.records import Records
-from cloud.refusals import Refusals
 from cloud.trust import audit
+from cloud.trust.admission import Admitted, Role, admit, certified
 from cloud.trust.audit import Event
 from cloud.trust.credentials import Credentials
-from common.certificate_ends import Term
 from common.errors import HandshakeRefused, not_carried, shutting_down
-from common.handshakes import group_of
-from common.link import Link, LinkHandler, Stream
-from common.logs import bind_peer, of_peer
+from common.links.handshakes import group_of
 from common.messages import Hello, Kind, Open, Reason
-from common.metrics import Metrics
+from common.net.certificate_ends import Term
+from common.observe.logs import bind_peer, of_peer
+from common.observe.metrics import Metrics
 from common.pages.hub import ProxyDriver
 from common.pages.json_form import time_of
-from common.receiver import Receiver
+from common.session.link import Link, LinkHandler, Stream
+from common.session.receiver import Receiver
 from common.status import Origin
 
 log = logging.getLogger("csi_bridge.hub")

@@ -27,12 +27,12 @@ class Kind(IntEnum):
 
     # One CSI call: one request, any number of answers, a status. `subject` is the driver's name, `method` the path.
     CALL = 1
-    REPORT = 2  # edge to hub: each message is the agent's whole report about its drivers (`common.reports`)
+    REPORT = 2  # edge to hub: each message is the agent's whole report about its drivers (`common.csi.reports`)
     WATCH = 3  # proxy driver to hub: each message of the hub is its newest report about the driver `subject`
-    SYNC = 7  # edge to hub: the hub sends the objects that concern the node, and the agent keeps them (`common.sync`)
-    FACTS = 8  # edge to hub: the agent sends facts about its node, and the hub keeps them (`common.sync`)
+    SYNC = 7  # edge to hub: the hub sends the objects that concern the node, and the agent keeps them (`objects.sync`)
+    FACTS = 8  # edge to hub: the agent sends facts about its node, and the hub keeps them (`common.objects.sync`)
     OBSERVE = 9  # edge to hub, in place of SYNC and FACTS: a kubelet serves the node. The stream carries no message.
-    CA = 10  # edge to hub, before it joins: the answer is the hub's CA certificates (`common.enrolment`)
+    CA = 10  # edge to hub, before it joins: the answer is the hub's CA certificates (`common.net.enrolment`)
     # Edge to hub's join listener: the request has a token and a certificate request, the answer a certificate.
     JOIN = 11
     RENEW = 12  # edge to hub: the same with the node's present key in place of a token; or the node's next key
@@ -40,7 +40,7 @@ class Kind(IntEnum):
 
 
 class Priority(IntEnum):
-    """A stream's class on a busy link. A lower class gets fewer turns, but always some (see `common.outbox`)."""
+    """A stream's class on a busy link. A lower class gets fewer turns, but always some (`session.outbox`)."""
 
     CONTROL = 0
     CALL = 1
@@ -99,8 +99,8 @@ class Hello:
     # From an agent that heeds `Open.epoch`: it cancels calls with one once it has been without its hub for so long
     # (`--controller-lease`). 0: it knows no epochs, so no election may choose it.
     controller_lease_s: int = 0
-    # From the hub to an agent: the mark of its records (`cloud.incarnation`), which the agent keeps if it is not empty.
-    # From an agent: the last one that it got.
+    # From the hub to an agent: the mark of its records (`cloud.leadership.incarnation`), which the agent keeps if it is
+    # not empty. From an agent: the last one that it got.
     mark: str = ""
     # From the hub: the number of its leadership, above those of all earlier leaders. 0: it is a standby, which serves
     # no stream.

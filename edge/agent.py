@@ -21,40 +21,40 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from common.accounting import Account, Accounts
-from common.certificate_ends import CertificateEnds
 from common.csi.methods import METHODS, is_controller_side
-from common.dial import dial
+from common.csi.reports import MAX_DRIVER_BYTES, DriverReport, encode_problems, encode_reports
 from common.errors import CallError, not_carried
-from common.link import Link, LinkHandler, Stream
+from common.links.dial import dial
+from common.links.rotation import follow
+from common.links.standing import Standing
+from common.links.uplink import HubAddress, Uplink
 from common.messages import Kind, Open
-from common.metrics import Metrics
+from common.net.certificate_ends import CertificateEnds
+from common.net.settings import as_texts
+from common.observe.accounting import Account, Accounts
+from common.observe.metrics import Metrics
+from common.observe.tasks import supervised
+from common.observe.version import SOFTWARE, introduce
 from common.pages.agent import AgentStatus, DriverSocket, HubLink, NodeVolumes
 from common.pages.json_form import time_of
 from common.pages.server import Pages
-from common.receiver import Receiver
-from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_problems, encode_reports
-from common.rotation import follow
-from common.settings import as_texts
-from common.standing import Standing
+from common.session.link import Link, LinkHandler, Stream
+from common.session.receiver import Receiver
 from common.status import Code, Origin, Status
-from common.tasks import supervised
-from common.uplink import HubAddress, Uplink
-from common.version import SOFTWARE, introduce
-from edge.controller_lease import ControllerLease
-from edge.driver_call import over_limit
-from edge.drivers import Driver
+from edge.calls.controller_lease import ControllerLease
+from edge.calls.driver_call import over_limit
+from edge.calls.drivers import Driver
 from edge.hub_call import HubCall
-from edge.hub_mark import HubMark
-from edge.identity import Identity
-from edge.instance import next_boot
-from edge.keys import KeyProcess
+from edge.identity.hub_mark import HubMark
+from edge.identity.identity import Identity
+from edge.identity.instance import next_boot
+from edge.identity.keys import KeyProcess
+from edge.identity.renewal import Renewal
 from edge.kubelet_part import KubeletPart
 from edge.operations import Operations
-from edge.problems import Problems
 from edge.registry.driver_services import find_driver, services
 from edge.registry.registration import csi_node_drivers
-from edge.renewal import Renewal
+from edge.reports.problems import Problems
 from edge.settings import AgentFlags, AgentSettings, complete
 
 log = logging.getLogger("csi_bridge.edge")
@@ -347,7 +347,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         return find_problems()
 
     if settings.http is not None:
-        from common.httpd import HttpEndpoint  # noqa: PLC0415  # it and its libraries take 3 MB, which few nodes need
+        from common.observe.httpd import HttpEndpoint  # noqa: PLC0415  # it and its libraries take 3 MB, which few nodes need
 
         http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)

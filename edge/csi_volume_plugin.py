@@ -26,12 +26,13 @@ from typing import ParamSpec, TypeVar
 from google.protobuf.message import Message
 
 from common.csi import csi_pb2 as pb
+from common.csi.redact import STRIPPED
 from common.errors import CallError
-from common.fault_points import reach
-from common.metrics import VolumeStats
-from common.redact import STRIPPED
+from common.observe.metrics import VolumeStats
 from common.status import Code, code_name
-from edge import node_requests
+from common.store.fault_points import reach
+from edge.calls import node_requests
+from edge.calls.node_requests import Has, Tokens
 from edge.disk import ownership
 from edge.disk.block_devices import BlockDevices
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable, published_for, scan, staged_for
@@ -41,7 +42,6 @@ from edge.disk.own_thread import apart
 from edge.disk.ownership import MayGoOn, always
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
-from edge.node_requests import Has, Tokens
 from edge.registry.drivers_store import NodeDriver
 from edge.volume_errors import NON_FINAL, UNENDED, NotReady, Refused, Uncertain, Unended, VolumeError, words
 from edge.volumes import PodVolume, Volume

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from common.database import Schema, refuse_newer
 from common.errors import SettingsError
-from common.state_file import read_state, write_state
-from edge import metastore
+from common.store.database import Schema, refuse_newer
+from common.store.state_file import read_state, write_state
 from edge.disk.found_volumes import Found, scan
 from edge.disk.root_dir import RootDir
-from edge.former_state import put_aside
-from edge.manager import states
+from edge.stores import metastore
+from edge.stores.former_state import put_aside
+from edge.wanted import states
 
 log = logging.getLogger("csi_bridge.edge.home")
 

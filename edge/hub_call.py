@@ -6,7 +6,7 @@ It needs no task: whatever has to happen next happens when its event comes. Rule
   is cancelled at the driver then.
 * A fault ends only its own call, as UNAVAILABLE, with a traceback in the log.
 * An operation with an election's epoch waits until the controller lease holds, and runs under it
-  (`edge.controller_lease`).
+  (`edge.calls.controller_lease`).
 * A call joins a running operation before anything else can refuse it. So UNAVAILABLE tells the hub that no operation of
   the call's key runs here. The origin `UNSENT` adds that nothing of this call was sent to the driver.
 * The account of the call that began an operation lasts until the operation's end, so that its outcome is logged.
@@ -17,20 +17,20 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from common.accounting import Account
 from common.errors import CallError, status_of
-from common.link import Link
 from common.messages import Open
-from common.receiver import Receiver
+from common.observe.accounting import Account
 from common.relay.client_call import AnswerReceiver, ClientCall
 from common.relay.errors import VendorConnectionError
+from common.session.link import Link
+from common.session.receiver import Receiver
 from common.status import Origin, Status
-from edge.driver_call import PARSE_OFF_LOOP_BYTES, Outcome, Result, blame, lease_over, over_limit, parsed
+from edge.calls.driver_call import PARSE_OFF_LOOP_BYTES, Outcome, Result, blame, lease_over, over_limit, parsed
 from edge.operations import PLAIN, Asked, identify
 
 if TYPE_CHECKING:
     from edge.agent import Agent
-    from edge.controller_lease import ControllerLease
+    from edge.calls.controller_lease import ControllerLease
 
 log = logging.getLogger("csi_bridge.edge")
 
@@ -68,7 +68,7 @@ class HubCall(Account, AnswerReceiver, Receiver):
         self.at_driver: ClientCall | asyncio.Task[None] | None = None
         self.body: bytes | None = None
 
-    # ---- the hub's stream (`common.receiver.Receiver`)
+    # ---- the hub's stream (`common.session.receiver.Receiver`)
 
     def left(self) -> None:
         """The caller waits no more. An operation goes on; of those who wait for it, the first one stays."""
@@ -193,7 +193,7 @@ class HubCall(Account, AnswerReceiver, Receiver):
         self.told(over_limit(self.driver, self.node, self._agent.operations.limit_s))
 
     def lose(self) -> None:
-        """The controller lease of the operation has ended (`edge.controller_lease.Leased`)."""
+        """The controller lease of the operation has ended (`edge.calls.controller_lease.Leased`)."""
         self.cancel()
         self.told(lease_over(self.driver, self.node))
 

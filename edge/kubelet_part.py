@@ -25,15 +25,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.database import lock
 from common.errors import SettingsError
-from common.files import room_of, why_full
-from common.left_over import LeftOver
-from common.metrics import Metrics, VolumeStats
+from common.objects.left_over import LeftOver
+from common.observe.metrics import Metrics, VolumeStats
+from common.observe.tasks import Tasks
 from common.pages.agent import NodeVolumes
 from common.pages.json_form import time_of
-from common.tasks import Tasks
-from edge.controller_lease import ControllerLease
+from common.store.database import lock
+from common.store.files import room_of, why_full
+from edge.calls.controller_lease import ControllerLease
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.cdi import CdiFiles
 from edge.disk.layout import PLUGIN, Layout
@@ -41,26 +41,26 @@ from edge.disk.mounts import read_table
 from edge.fencing.fenced_volumes import why_not_here
 from edge.fencing.fencing import Fencing
 from edge.fencing.watchdog import Watchdog
-from edge.former_state import put_aside
 from edge.home import Home
-from edge.machine import read_machine
-from edge.manager.clock import Clock
 from edge.manager.facts import VolumeFacts
 from edge.manager.host import VolumeHost
-from edge.manager.opt_in import OptIn
-from edge.manager.states import VolumeStates, read_boot
-from edge.manager.wanted import Wanted
-from edge.metastore import Metastore
-from edge.node_facts import LEFT_SETTLE_S, NodeFacts, ask_as_said
-from edge.pod_facts import SETTLE_S, PodFacts
 from edge.registrar import Registrar
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.registration import node_labels
+from edge.reports.machine import read_machine
+from edge.reports.node_facts import LEFT_SETTLE_S, NodeFacts, ask_as_said
+from edge.reports.pod_facts import SETTLE_S, PodFacts
+from edge.reports.settling import Settling
 from edge.settings import AgentSettings
-from edge.settling import Settling
-from edge.sync_streams import observe_streams, sync_streams
+from edge.stores.former_state import put_aside
+from edge.stores.metastore import Metastore
+from edge.stores.sync_streams import observe_streams, sync_streams
 from edge.volume_errors import VolumeError
 from edge.volume_manager import VolumeManager
+from edge.wanted.clock import Clock
+from edge.wanted.opt_in import OptIn
+from edge.wanted.states import VolumeStates, read_boot
+from edge.wanted.wanted import Wanted
 
 if TYPE_CHECKING:
     from edge.direct.hand_over import DirectVolumes

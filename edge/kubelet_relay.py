@@ -1,7 +1,7 @@
 """For each driver of a node with a kubelet, a socket on which the kubelet calls the driver through the agent.
 
 A kubelet writes the answer of NodeGetInfo into CSINode and Node. If a driver has no topology of its own, the relay adds
-the node's segment to that answer (`common.topology`;
+the node's segment to that answer (`common.objects.topology`;
 docs/csi-contract.md#the-bridges-topology-for-vendors-without-one).
 
 Rules:
@@ -25,15 +25,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.deadlines import before_the_caller
+from common.csi.reports import NODE_GET_INFO
 from common.errors import CallError, CallTimeout, VendorBroken, shutting_down, status_of
+from common.net.sockets import FileId, file_id, listen_unix
+from common.objects.topology import is_tied
 from common.relay.errors import PeerGone
 from common.relay.server import CancelReason, Server, ServerCall, ServerSettings, in_task
-from common.reports import NODE_GET_INFO
-from common.sockets import FileId, file_id, listen_unix
+from common.session.deadlines import before_the_caller
 from common.status import Origin, Status
-from common.topology import is_tied
-from edge.drivers import Driver
+from edge.calls.drivers import Driver
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
 from edge.registry.registration import Offer, check_name

@@ -13,7 +13,7 @@ Rules:
   retry, and knows better what happened meanwhile.
 * Near the limit of operations, a driver with many of them leaves the last places to the other drivers of the node.
 * An operation ends after `limit_s`: a hanging driver must not block a name for ever. One that needs the controller
-  lease also ends with it (`edge.controller_lease`).
+  lease also ends with it (`edge.calls.controller_lease`).
 * An operation that needs the lease does not begin beside one on the same object that its answer would settle: the hub
   takes a final answer as the end of both, and another node may then change the object (`_settles`).
 * Nothing here waits: each caller is told the outcome, at once. An ordinary call costs no task and no timer.
@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
+from common.csi.redact import digest
 from common.errors import CallError, Overloaded
-from common.limits import has_room
-from common.redact import digest
+from common.session.limits import has_room
 from common.status import Code
-from edge.controller_lease import ControllerLease
-from edge.driver_call import Outcome, Result
+from edge.calls.controller_lease import ControllerLease
+from edge.calls.driver_call import Outcome, Result
 
 if TYPE_CHECKING:
     from edge.hub_call import HubCall
@@ -380,7 +380,7 @@ def _settles(call: "HubCall", other: "HubCall") -> bool:
     """Whether the hub takes a final answer to an operation as the end of another one, too.
 
     A deletion settles all operations on its object, and a publication to a node and its end settle each other
-    (`settled_with` of `cloud.placement.requests`). Any other one settles those of its method, whatever their arguments.
+    (`settled_with` of `cloud.claims.requests`). Any other one settles those of its method, whatever their arguments.
     """
     (driver, method, *key), (its_driver, its_method, *its_key) = call.key, other.key
     if call.about != other.about or driver != its_driver:

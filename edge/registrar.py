@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from common.sockets import FileId
+from common.net.sockets import FileId
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.plugin_client import PluginClient, PluginSilent
 from edge.registry.plugin_sockets import looks
 from edge.registry.registration import PLUGIN_TYPE, Offer, RegistrationRefused, shorten
-from edge.tries import KUBELET
+from edge.wanted.tries import KUBELET
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from common.endpoint import Endpoint, hub_endpoint
 from common.errors import SettingsError
-from common.proxy import Proxy
-from common.settings import ProcessSettings
-from edge.identity import Identity
-from edge.runtimes import DirectRuntime
+from common.net.endpoint import Endpoint, hub_endpoint
+from common.net.proxy import Proxy
+from common.net.settings import ProcessSettings
+from edge.disk.runtimes import DirectRuntime
+from edge.identity.identity import Identity
 
 
 @dataclass(frozen=True, kw_only=True)

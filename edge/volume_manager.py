@@ -20,15 +20,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from common.left_over import LeftOver
-from common.metrics import VolumeStats
-from common.objects import Ref
+from common.objects.left_over import LeftOver
+from common.objects.objects import Ref
+from common.observe.metrics import VolumeStats
 from common.pages.agent import PodStatus, PodVolumeStatus
 from edge.manager.host import VolumeHost
-from edge.manager.leftovers import Leftovers
-from edge.manager.places import target_for
-from edge.manager.reconstruction import reconstruct, sweep
-from edge.manager.report import (
+from edge.manager.task import VolumeTask
+from edge.reports.leftovers import Leftovers
+from edge.reports.pod_facts import PodState
+from edge.reports.reconstruction import reconstruct, sweep
+from edge.reports.report import (
     is_left_over,
     report_leaving,
     report_pod,
@@ -38,11 +39,10 @@ from edge.manager.report import (
     told_left_over,
     told_volumes,
 )
-from edge.manager.resolution import PodWants
-from edge.manager.states import Publication
-from edge.manager.task import VolumeTask
-from edge.pod_facts import PodState
 from edge.volumes import PodVolume, VolumeKey
+from edge.wanted.places import target_for
+from edge.wanted.resolution import PodWants
+from edge.wanted.states import Publication
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 

@@ -87,7 +87,7 @@ class Volume:
     expand_secret: SecretRef | None = None
     size_bytes: int = 0  # the PV's `spec.capacity.storage`; 0 if unknown
     claim: Claim | None = None  # the claim it is bound to; None for inline volumes
-    fence: bool = False  # its PV asks for `fence` (`common.offline_policy`)
+    fence: bool = False  # its PV asks for `fence` (`common.objects.offline_policy`)
     offline_flaw: str = ""  # what is wrong with the policy that its PV asks for; empty if nothing is
     rules: DriverRules = DriverRules()
 
@@ -97,7 +97,7 @@ class Volume:
 
     @property
     def is_sole(self) -> bool:
-        """Whether one node at a time may have it, without an attachment (`common.sole_use`)."""
+        """Whether one node at a time may have it, without an attachment (`common.objects.sole_use`)."""
         is_attached = self.ephemeral or self.rules.attach_required
         return not is_attached and _SINGLE_WRITER.issuperset(self.access_modes)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from common import logs
+from common.observe import logs
 from tests.kit import needs
 from tests.kit.audit import Line, audited
 from tests.kit.examples import examples

@@ -12,7 +12,7 @@ from cli.doctor.sockets import check_socket
 from cli.doctor.watchdog import check_watchdog
 from cli.edge_volumes import ask, ask_agent, missing, named
 from cli.process_options import EDGE_OPTIONS
-from cloud.admission import Role
+from cloud.trust.admission import Role
 from common.errors import BridgeError, first_of
 from common.pages.agent import AgentStatus, NodeVolumes
 from common.pages.json_form import shown

@@ -7,12 +7,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cli.doctor.finding import Finding, ok, warning, wrong
-from cloud.admission import Role, admit
-from common.certificate import is_signed, with_certificate
-from common.certificate_ends import terms_in
+from cloud.trust.admission import Role, admit
 from common.errors import HandshakeRefused, timestamp
-from common.tls import TlsFiles, TlsIdentity
-from common.version import introduce
+from common.net.certificate import is_signed, with_certificate
+from common.net.certificate_ends import terms_in
+from common.net.tls import TlsFiles, TlsIdentity
+from common.observe.version import introduce
 
 
 def check_certificate(files: TlsFiles, *, now: float, name: str = "", role: Role | None = None) -> Finding:

@@ -10,7 +10,7 @@ from common.errors import SettingsError, first_of
 from common.pages.hub import NodeStatus
 
 if TYPE_CHECKING:
-    from cloud.kube import Kube
+    from cloud.kube.client import Kube
 
 Entries = Mapping[str, Sequence[str]]  # the topology keys of each driver in a CSINode
 
@@ -36,8 +36,8 @@ async def examine(
     lease_in: str | None = None,
 ) -> list[Result]:
     try:  # here, because the library is large, and is missing where nobody needs it
-        from cloud.hub_lease import lease_namespace
-        from cloud.kube import connect
+        from cloud.kube.client import connect
+        from cloud.leadership.hub_lease import lease_namespace
 
         namespace = lease_namespace(lease_in) if as_hub else ""
         async with connect(kubeconfig) as kube:
@@ -56,12 +56,12 @@ async def check(
     looked_at = [node for node in nodes if node.drivers][:_MOST_NODES]
 
     async def names(kind: str) -> dict[str, dict[str, Any]]:
-        from cloud.kube import RESOURCES
+        from cloud.kube.client import RESOURCES
 
         return {it["metadata"]["name"]: it for it in (await kube.list(RESOURCES[kind], limit=0)).items}
 
     async def policies() -> Finding:
-        from cloud.kube import KubeError
+        from cloud.kube.client import KubeError
 
         version = await kube.version()
         shown = "Kubernetes is {}.{}".format(*version)
@@ -109,7 +109,7 @@ async def check(
 
 
 async def _entries(kube: "Kube", node: str) -> Entries:
-    from cloud.kube import RESOURCES, KubeError
+    from cloud.kube.client import RESOURCES, KubeError
 
     try:
         found = await kube.get(RESOURCES["CSINode"], node)

@@ -9,9 +9,9 @@ from typing import Any
 from cli.doctor import agent, cluster, permissions, proxy
 from cli.doctor import hub as of_hub
 from cli.doctor.finding import Level, Result, wrong
+from cli.operators.table import answer, printable
 from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
-from cli.table import answer, printable
-from common.endpoint import Endpoint
+from common.net.endpoint import Endpoint
 
 Report = Mapping[str, Sequence[Result]]  # the results of the checks, by process
 

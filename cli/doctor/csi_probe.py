@@ -5,10 +5,10 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import GetPluginInfoResponse, ProbeResponse
+from common.csi.reports import GET_PLUGIN_INFO, PROBE
 from common.errors import BridgeError
 from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
-from common.reports import GET_PLUGIN_INFO, PROBE
 from common.status import Status, code_name
 
 # A read, which a driver may not have: UNIMPLEMENTED is an answer as well.

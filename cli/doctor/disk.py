@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 from cli.doctor.finding import Finding, Level, ok, warning, wrong
-from common.files import room_of, why_full
+from common.store.files import room_of, why_full
 
 _LOW_BYTES, _LOW_FILES = 256 << 20, 1_000  # several times the size of a store with ten thousand objects and its log
 

@@ -4,21 +4,21 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 
-from cli import status
 from cli.doctor.certificates import check_certificate
 from cli.doctor.disk import check_state
 from cli.doctor.finding import Finding, Level, Result, ok, warning, wrong
 from cli.doctor.sockets import check_socket
-from cli.hub_state import HubState, ask_state, standby
-from cli.node_list import refusals
+from cli.operators import status
+from cli.operators.hub_state import HubState, ask_state, standby
+from cli.operators.node_list import refusals
 from cli.process_options import HUB_OPTIONS
 from cloud.hub_settings import HubSettings
-from common.endpoint import Endpoint
 from common.errors import BridgeError, first_of
-from common.offline_policy import ANNOTATION
+from common.net.endpoint import Endpoint
+from common.objects.offline_policy import ANNOTATION
+from common.observe.version import SOFTWARE
 from common.pages.hub import HubStatus, NodeStatus
 from common.pages.json_form import shown
-from common.version import SOFTWARE
 
 _LOG = "look at the hub's log"
 

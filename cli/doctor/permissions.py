@@ -16,7 +16,7 @@ from cli.doctor.finding import API_SERVER, Finding, Result, attempt, ok, warning
 from common.errors import SettingsError
 
 if TYPE_CHECKING:
-    from cloud.kube import Kube
+    from cloud.kube.client import Kube
 
 # Where Kubernetes puts a pod's token and the name of its namespace.
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -113,7 +113,7 @@ async def examine(*, limit_s: float, account: Path = ACCOUNT) -> list[Result]:
     if not (account / "token").exists():
         return [("permissions", ok("the sidecars' permissions are not looked at: this is no pod"))]
     try:  # here, because the library is large, and is missing where nobody needs it
-        from cloud.kube import connect
+        from cloud.kube.client import connect
 
         namespace = (await asyncio.to_thread((account / "namespace").read_text)).strip()
         async with connect("in-cluster") as kube:
@@ -128,7 +128,7 @@ async def examine(*, limit_s: float, account: Path = ACCOUNT) -> list[Result]:
 
 
 async def check(kube: "Kube", process: str, namespace: str) -> Finding:
-    from cloud.kube import may
+    from cloud.kube.client import may
 
     asked = [
         (rule, it, verb) for rule in NEEDED[process] for it in rule.resources.split() for verb in rule.verbs.split()

@@ -5,7 +5,7 @@ from pathlib import Path
 from cli.doctor import csi_probe
 from cli.doctor.finding import Finding, Level, Result, attempt, ok, warning, wrong
 from cli.doctor.sockets import check_socket, connections
-from common.reports import GET_PLUGIN_CAPABILITIES, Answer, is_node_only
+from common.csi.reports import GET_PLUGIN_CAPABILITIES, Answer, is_node_only
 from common.status import Code, Status, code_name
 
 # The codes of a call that did not reach the vendor's driver, or whose answer was lost.

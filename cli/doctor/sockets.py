@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from cli.doctor.finding import Finding, ok, warning, wrong
-from common.sockets import peer_credentials
+from common.net.sockets import peer_credentials
 
 # The UNIX sockets of this network namespace, which the containers of a pod share: Num … St Inode Path.
 _UNIX_TABLE = Path("/proc/net/unix")

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any, Final, NoReturn
 
 from common.errors import cut
+from common.objects.quantity import parse_bytes
 from common.parsers import is_driver_name, is_name
-from common.quantity import parse_bytes
 
 Body = Mapping[str, Any]  # One object, parsed. It is shared and must not be changed.
 

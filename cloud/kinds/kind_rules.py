@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cloud.kinds.fields import Body, Fields
-from common.objects import Ref
+from common.objects.objects import Ref
 
 _METADATA: Final = (
     "name", "namespace", "uid", "labels", "annotations", "ownerReferences", "creationTimestamp", "deletionTimestamp",

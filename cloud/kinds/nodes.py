@@ -1,7 +1,7 @@
 """Nodes, which the hub sends to the node itself: the labels that bind volumes, and the attached volumes.
 
 The rest of a Node's status changes every few minutes and does not concern the node's mounting. The hub keeps a few
-words of it to itself (`NodeState`): they say whether a volume may be detached (`cloud.mount_guard`).
+words of it to itself (`NodeState`): they say whether a volume may be detached (`cloud.detach.mount_guard`).
 """
 
 import json

@@ -6,7 +6,7 @@ from typing import Any, Final
 from cloud.kinds.fields import Body, Fields
 from cloud.kinds.kind_rules import KindRules, pick, quantities, without_empty
 from cloud.kinds.persistentvolumes import ACCESS_MODES, VOLUME_MODES
-from common.objects import Ref
+from common.objects.objects import Ref
 
 _SPEC: Final = (
     "accessModes", "resources", "selector", "storageClassName", "volumeAttributesClassName", "volumeMode", "volumeName",

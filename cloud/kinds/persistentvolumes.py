@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from cloud.kinds.fields import Body, Fields, part
 from cloud.kinds.kind_rules import KindRules, pick, quantities, without_empty
-from common.node_selector import OPERATORS
-from common.objects import Ref
+from common.objects.node_selector import OPERATORS
+from common.objects.objects import Ref
 
 ACCESS_MODES: Final = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 VOLUME_MODES: Final = ("Filesystem", "Block")

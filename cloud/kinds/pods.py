@@ -9,7 +9,7 @@ from typing import Any, Final
 from cloud.kinds.fields import Body, Fields, part
 from cloud.kinds.kind_rules import KindRules, pick, without_empty
 from cloud.kinds.persistentvolumeclaims import check_spec
-from common.objects import Ref
+from common.objects.objects import Ref
 
 _SPEC: Final = (
     "nodeName", "serviceAccountName", "securityContext", "terminationGracePeriodSeconds", "restartPolicy", "hostUsers",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cloud.kinds.fields import Body, Fields
 from cloud.kinds.kind_rules import KindRules, pick, without_empty
-from common.offline_policy import PARAMETER
+from common.objects.offline_policy import PARAMETER
 
 
 def _check(fields: Fields) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cloud.kinds.fields import Body, Fields
 from cloud.kinds.kind_rules import KindRules, pick
-from common.objects import Ref
+from common.objects.objects import Ref
 
 KIND: Final = "ServiceAccountToken"
 API_VERSION: Final = "csi-bridge.io/v1"  # the kind is the bridge's own: Kubernetes makes tokens, and stores none

@@ -7,12 +7,12 @@ from typing import Any
 
 from cloud.kinds.fields import part
 from cloud.kinds.persistentvolumes import handle_of
-from cloud.placement.fleet import Fleet, Member
+from cloud.nodes.fleet import Fleet, Member
+from cloud.nodes.unique_segments import HOSTNAME
 from cloud.sources.index import Index
 from cloud.sources.source import Source
-from cloud.unique_segments import HOSTNAME
-from common.node_selector import choices, selects
-from common.objects import Ref
+from common.objects.node_selector import choices, selects
+from common.objects.objects import Ref
 
 _Terms = Sequence[Mapping[str, Any]]  # NodeSelectorTerms
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from cloud.edge_nodes import Nodes
+from cloud.nodes.edge_nodes import Nodes
+from cloud.nodes.question import Answer, Question
 from cloud.placement.decisions import Segment, Send
 from cloud.placement.segment import without_topology
-from cloud.question import Answer, Question
 from common.csi.csi_pb2 import GetCapacityResponse
 from common.errors import CallError, VendorBroken
 from common.status import Code, Status

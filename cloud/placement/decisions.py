@@ -5,12 +5,12 @@ from collections.abc import Set as AbstractSet
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
+from cloud.claims.book import Book
+from cloud.claims.requests import NOTHING_ASKED, Whereabouts
+from cloud.claims.rules import Thing
+from cloud.nodes.elections import DriverElection
+from cloud.nodes.fleet import Fleet, Member
 from cloud.placement.affinity import Affinity
-from cloud.placement.book import Book
-from cloud.placement.elections import DriverElection
-from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import NOTHING_ASKED, Whereabouts
-from cloud.placement.rules import Thing
 
 # The default of `--max-open-creates`: twice the volumes of a large driver, all of them in doubt at once. With the
 # longest names these take 25 MB of disk.
@@ -55,7 +55,7 @@ class View(NamedTuple):
     connected: Container[str]  # the nodes that are connected
     book: Book  # the names and ids of the driver
     volumes: Affinity | None = None  # the PersistentVolumes; None if the hub follows none
-    loss: str = ""  # what the hub's records have lost, in a sentence (`cloud.incarnation`); empty: nothing
+    loss: str = ""  # what the hub's records have lost, in a sentence (`cloud.leadership.incarnation`); empty: nothing
     most_open: int = MOST_OPEN  # the names that all nodes may hold for open creates of the driver
     election: DriverElection | None = None  # the election of the driver's serving node; None: it has none
     # the nodes whose complete lists began after the call, or the first try of it, had come. Only of a deletion that the

@@ -23,10 +23,10 @@ docs/csi-contract.md#not-found-needs-proof.
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from cloud.claims.rules import LISTED_BY, VOLUME, Thing
+from cloud.nodes.fleet import Member
 from cloud.placement.affinity import Affinity, Fit
 from cloud.placement.decisions import Ask, View
-from cloud.placement.fleet import Member
-from cloud.placement.rules import LISTED_BY, VOLUME, Thing
 from common.errors import CallError, knowledge_lost, listed, no_place
 from common.status import Code
 

@@ -15,13 +15,13 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from cloud.placement.book import Book
-from cloud.placement.requests import Made
-from cloud.placement.rules import Thing
-from cloud.unique_segments import UniqueSegments
+from cloud.claims.book import Book
+from cloud.claims.requests import Made
+from cloud.claims.rules import Thing
+from cloud.nodes.unique_segments import UniqueSegments
 from common.errors import CallError, answer_refused
-from common.logs import of_peer
-from common.metrics import Metrics
+from common.observe.logs import of_peer
+from common.observe.metrics import Metrics
 
 log = logging.getLogger("csi_bridge.hub.placement")
 

@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from cloud.edge_nodes import Nodes
-from cloud.placement.book import LISTED_BYTES, MOST_LISTED_BYTES
-from cloud.placement.claims import Claims
-from cloud.placement.requests import LONGEST_CHARS
-from cloud.placement.rules import LISTINGS, SNAPSHOT, VOLUME, Thing
-from cloud.question import Question
+from cloud.claims.book import LISTED_BYTES, MOST_LISTED_BYTES
+from cloud.claims.claims import Claims
+from cloud.claims.requests import LONGEST_CHARS
+from cloud.claims.rules import LISTINGS, SNAPSHOT, VOLUME, Thing
+from cloud.nodes.edge_nodes import Nodes
+from cloud.nodes.question import Question
 from common.csi.methods import METHODS
 from common.errors import CallError
 

@@ -20,20 +20,20 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from cloud.edge_nodes import Nodes
+from cloud.claims.claims import Claims
+from cloud.claims.rules import LISTINGS, Thing
+from cloud.nodes.edge_nodes import Nodes
+from cloud.nodes.question import Answer, Question
 from cloud.placement import page_tokens
-from cloud.placement.claims import Claims
 from cloud.placement.decisions import Send
 from cloud.placement.inventory import MOST_PAGES, endless, in_thread, parse
 from cloud.placement.page_tokens import PageToken
-from cloud.placement.rules import LISTINGS, Thing
 from cloud.placement.segment import placed_answer
-from cloud.question import Answer, Question
 from common.csi.csi_pb2 import ControllerServiceCapability
 from common.csi.methods import METHODS
 from common.errors import CallError, not_listed, timestamp, token_unknown
-from common.limits import has_room
-from common.logs import of_peer
+from common.observe.logs import of_peer
+from common.session.limits import has_room
 from common.status import Code, Status
 
 log = logging.getLogger("csi_bridge.hub.placement")

@@ -1,4 +1,4 @@
-"""Placement: finds the edge node of each CSI call. `route` decides, `claims` records, and `cloud.call` carries.
+"""Placement: finds the edge node of each CSI call. `route` decides, `claims` records, and `cloud.calls.call` carries.
 
 A list or a capacity of several nodes takes another way: the hub asks nodes, and answers itself (`answer`).
 
@@ -14,25 +14,25 @@ Rules:
 import logging
 from collections.abc import Callable, Iterable
 
-from cloud.edge_nodes import Nodes
+from cloud.claims.claims import Claims
+from cloud.claims.rules import CHANGES, ENDS, LISTINGS, Thing
 from cloud.hub_settings import HubSettings
+from cloud.nodes.capabilities import with_topology
+from cloud.nodes.edge_nodes import Nodes
+from cloud.nodes.elections import Elections
+from cloud.nodes.fleet import Fleet, Fleets
+from cloud.nodes.question import Answer, Question
 from cloud.placement.affinity import Affinity
-from cloud.placement.capabilities import with_topology
 from cloud.placement.capacity import largest
-from cloud.placement.claims import Claims
 from cloud.placement.decisions import Ask, AskAll, Mode, Send, View
-from cloud.placement.elections import Elections
 from cloud.placement.find import ListsNeeded, can_list, elsewhere, only_node
-from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.inventory import Inventories
 from cloud.placement.pages import Pages
 from cloud.placement.route import ask_for, is_local, route
-from cloud.placement.rules import CHANGES, ENDS, LISTINGS, Thing
-from cloud.question import Answer, Question
 from cloud.sources.source import Source
-from common.metrics import Metrics
-from common.reports import DriverReport
+from common.csi.reports import DriverReport
+from common.observe.metrics import Metrics
 
 log = logging.getLogger("csi_bridge.hub.placement")
 

@@ -62,14 +62,14 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from cloud.claims.claim import Claim, Mark
+from cloud.claims.requests import LONGEST_CHARS, NOTHING_ASKED, needs, read
+from cloud.claims.rules import CHANGES, GET_CAPACITY, KEYED, LISTINGS
+from cloud.nodes.elections import DriverElection
+from cloud.nodes.fleet import Fleet, Member
 from cloud.placement import page_tokens
-from cloud.placement.claim import Claim, Mark
 from cloud.placement.decisions import Ask, AskAll, Keeping, Mode, Segment, Send, Terms, View
-from cloud.placement.elections import DriverElection
 from cloud.placement.find import ListsNeeded, can_list, find, only_node
-from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import LONGEST_CHARS, NOTHING_ASKED, needs, read
-from cloud.placement.rules import CHANGES, GET_CAPACITY, KEYED, LISTINGS
 from common.errors import (
     CallError,
     knowledge_lost,
@@ -79,7 +79,7 @@ from common.errors import (
     timestamp,
     token_unknown,
 )
-from common.limits import has_room
+from common.session.limits import has_room
 from common.status import Code
 
 _SHOWN: Final = 10  # a message names at most this many nodes

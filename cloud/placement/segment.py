@@ -7,9 +7,9 @@ call to such a vendor, so the hub removes it whole.
 
 from google.protobuf.message import DecodeError
 
+from cloud.claims.requests import walk
+from cloud.claims.rules import RULES
 from cloud.placement.decisions import Segment, Send
-from cloud.placement.requests import walk
-from cloud.placement.rules import RULES
 from common.csi.csi_pb2 import Volume
 from common.csi.methods import METHODS
 

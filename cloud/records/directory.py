@@ -6,9 +6,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from common.database import lock
 from common.errors import SettingsError
-from common.state_file import make_state_directory
+from common.store.database import lock
+from common.store.state_file import make_state_directory
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PLACE_CHARS: Final = 16

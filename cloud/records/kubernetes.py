@@ -24,12 +24,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from cloud.kube import Kube, KubeError, Resource
+from cloud.kube.client import Kube, KubeError, Resource
 from cloud.records.object_copy import PLACE, ObjectCopy, Stored, of_other_hub
 from cloud.records.object_writer import ObjectWriter
 from cloud.records.objects import NODE, PLACEMENT, RESOURCES, STATUS, Path, Place, place_of, records_in, value_of
 from cloud.records.records import Adopt, Body, Change, Key, Kind, Now, read_all
-from common.database_writer import RETRY_S, WriteFailed
+from common.store.database_writer import RETRY_S, WriteFailed
 
 log = logging.getLogger("csi_bridge.hub.records")
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cloud.kube import Kube, KubeError, Resource
+from cloud.kube.client import Kube, KubeError, Resource
 from cloud.records.objects import GROUP, Path, place_of, records_in
 from cloud.records.records import Body, Key, Kind, damaged
 from cloud.sources.cluster.reflector import Reflector
@@ -141,7 +141,8 @@ class ObjectCopy:
             self.open()
         return found
 
-    # ---- cloud.sources.cluster.reflector.Copy ------------------------------------------------------------------------
+    # ---- cloud.sources.cluster.reflector.Copy
+    # ------------------------------------------------------------------------
 
     def begin(self) -> None:
         self._listed, self._empty_at = {}, 0

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
-from cloud.kube import Kube, KubeError, Resource, find
+from cloud.kube.client import Kube, KubeError, Resource, find
 from cloud.records.object_copy import HUB, Stored
 from cloud.records.objects import PLACEMENT, STATUS, Path, Place
 from cloud.records.records import Body, Key, Kind

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from cloud.kube import Resource
+from cloud.kube.client import Resource
 from cloud.records.records import Body, Key, Kind
 from common.parsers import is_name
 

@@ -30,18 +30,18 @@ T = TypeVar("T")
 class Kind(StrEnum):
     """The kinds of records. Each belongs to one module, which says what its keys and bodies are."""
 
-    CLAIM = "claim"  # `cloud.placement.claims`
-    ELECTION = "election"  # `cloud.placement.claims`
-    NODE = "node"  # `cloud.node_records`
-    SEGMENTS = "segments"  # `cloud.unique_segments`
-    OFFER = "offer"  # `cloud.placement.offers`
-    FENCE = "fence"  # `cloud.fences`
+    CLAIM = "claim"  # `cloud.claims.claims`
+    ELECTION = "election"  # `cloud.claims.claims`
+    NODE = "node"  # `cloud.nodes.node_records`
+    SEGMENTS = "segments"  # `cloud.nodes.unique_segments`
+    OFFER = "offer"  # `cloud.nodes.offers`
+    FENCE = "fence"  # `cloud.detach.fences`
     TOKEN = "token"  # noqa: S105  # a word  # `cloud.trust.trust_store`
     CERTIFICATES = "certificates"  # `cloud.trust.trust_store`
     DENIAL = "denial"  # `cloud.trust.trust_store`
     FACT = "fact"  # `cloud.sync.fact_table`
     MACHINE = "machine"  # `cloud.sync.fact_table`
-    MARK = "mark"  # `cloud.incarnation`
+    MARK = "mark"  # `cloud.leadership.incarnation`
 
 
 class Change(NamedTuple):
@@ -84,7 +84,7 @@ class Records(Protocol):
     def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
         """Write changes in their order. Returns the end of the attempt, after which a next hub will have seen them.
 
-        The end raises `common.database_writer.WriteFailed` if none, or only the first few, are written.
+        The end raises `common.store.database_writer.WriteFailed` if none, or only the first few, are written.
         """
 
     def put(self, change: Change) -> None:

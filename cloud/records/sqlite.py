@@ -2,8 +2,8 @@
 
 Rules:
 
-* The file follows the rules of `common.database`, with `full`: what is written outlives a power cut. A damaged one
-  stops the hub from starting.
+* The file follows the rules of `common.store.database`, with `full`: what is written outlives a power cut. A damaged
+  one stops the hub from starting.
 * One thread writes. Changes that wait together share a transaction, so a burst costs one wait for the disk.
 * The changes of one `write` are written all or none.
 * One hub at a time uses the directory.
@@ -19,9 +19,9 @@ from typing import Final, TypeVar
 
 from cloud.records.directory import StateDirectory
 from cloud.records.records import Adopt, Body, Change, Key, Kind, Now, damaged, read_all
-from common.database import Schema, connect
-from common.database_writer import RETRY_S, DatabaseWriter, Statement
 from common.errors import SettingsError
+from common.store.database import Schema, connect
+from common.store.database_writer import RETRY_S, DatabaseWriter, Statement
 
 # Keys are JSON lists of texts, bodies are JSON objects.
 SCHEMA: Final = Schema(

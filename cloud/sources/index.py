@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from cloud.kinds.fields import Body
 from cloud.sources.source import Source
-from common.objects import Ref
+from common.objects.objects import Ref
 
 Key = tuple[str, str]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from cloud.kinds.fields import Body
 from cloud.kinds.nodes import NodeState
 from cloud.kinds.tokens import TokenRequest
-from common.objects import Ref, Stamp
+from common.objects.objects import Ref, Stamp
 
 # Called on the loop with all objects that changed together; with an empty set when the source became ready.
 Changed = Callable[[frozenset[Ref]], None]

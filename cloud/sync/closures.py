@@ -37,10 +37,10 @@ from cloud.kinds.fields import Body
 from cloud.kinds.persistentvolumes import is_claimed_by
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest, request_of
-from cloud.node_rights import NodeRights
+from cloud.nodes.node_rights import NodeRights
 from cloud.sources.index import Index
 from cloud.sources.source import Source
-from common.objects import Object, Ref, Stamp, encode_body
+from common.objects.objects import Object, Ref, Stamp, encode_body
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

@@ -8,8 +8,8 @@ from typing import Any, Final
 from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_uid
 from cloud.kinds.kind_rules import pick, quantities, without_empty
 from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
-from common import left_over, offline_policy, pod_fact, sole_use
-from common.objects import Object, Ref, Stamp, encode_body
+from common.objects import left_over, offline_policy, pod_fact, sole_use
+from common.objects.objects import Object, Ref, Stamp, encode_body
 from common.parsers import is_name
 
 MOST_FACT_BYTES: Final = {
@@ -49,7 +49,7 @@ class Fact:
 
     @property
     def is_part(self) -> bool:
-        """Whether this is only a part of the fact, from the records (`cloud.sync.fact_table`). Agents set versions."""
+        """Whether this is only a part of the fact, from the records (`fact_table`). Agents set versions."""
         return not self.stamp.version
 
 

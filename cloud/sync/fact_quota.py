@@ -12,8 +12,8 @@ Rules:
 from dataclasses import dataclass, field
 from typing import Final
 
-from common import sole_use
-from common.objects import Ref
+from common.objects import sole_use
+from common.objects.objects import Ref
 
 FACT_QUOTA_BYTES: Final = 8 * 1_048_576  # Of one node. A node with 1,000 pods and claims has 2 MiB.
 _STRAY_PART: Final = 32

@@ -33,14 +33,14 @@ from weakref import WeakValueDictionary
 from cloud.kinds.fields import Body
 from cloud.kinds.kind_rules import pick
 from cloud.kinds.nodes import in_use
-from cloud.node_rights import NodeRights
+from cloud.nodes.node_rights import NodeRights
 from cloud.records.records import Change, Key, Kind, Records, stored_bytes
 from cloud.sources.manifests.binding import ClaimStatus, Told
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
 from cloud.sync.fact_quota import EARLIER_USE, FACT_QUOTA_BYTES, GUARDED_KINDS, FactQuota
-from common import sole_use
 from common.errors import cut, first_of
-from common.objects import Ref, Stamp, encode_body
+from common.objects import sole_use
+from common.objects.objects import Ref, Stamp, encode_body
 
 K = TypeVar("K")
 MOST_FACTS: Final = 10_000  # of one node: each is a claim or a pod
@@ -71,7 +71,7 @@ class FactTable:
         self._facts: dict[str, dict[Ref, Fact]] = {}
         self._instances: dict[str, str] = {}  # by node: the machine that told its facts last
         # By node: the volumes that earlier machines of this name had in use when another one took the name, as names of
-        # `volumesInUse`; and the names of their claims to volumes (`common.sole_use`)
+        # `volumesInUse`; and the names of their claims to volumes (`common.objects.sole_use`)
         self.earlier_use: dict[str, frozenset[str]] = {}
         self.events: dict[tuple[str, Ref], Fact] = {}  # the newest Events by node and name, the oldest first
         self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)  # the nodes with a fact about a claim

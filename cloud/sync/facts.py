@@ -7,8 +7,8 @@ Rules:
 * Facts count only for objects that are, or were, in the node's closure. Until the closure is known, all facts count.
 * An object may leave the closure while its fact is under way, or while the hub is down. The sink keeps a fact about
   such a claim until the node takes it back: the node would not send it again when the pod returns. It is written only
-  while a pod of the node uses the claim, which the user of the fact checks (`cloud.sources.manifests.binding`). In the
-  same way a fact about a pod counts only while the pod is on the node.
+  while a pod of the node uses the claim, which the user of the fact checks (`cloud.sources.manifests.binding`).
+  In the same way a fact about a pod counts only while the pod is on the node.
 * After a restart the sink cannot tell such an object from one that the node never had. It keeps the fact as a *stray*
   one, in a small part of the node's quota (`cloud.sync.fact_quota`).
 * A node sends an Event once and never takes it back. Events have no stamps. One that does not count is dropped.
@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import Fact, check_ref, read_fact
 from cloud.sync.fact_table import FactTable
-from common import sole_use
-from common.objects import Object, Ref, Stamp
+from common.objects import sole_use
+from common.objects.objects import Object, Ref, Stamp
 
 
 class FactSink:

@@ -3,7 +3,7 @@
 Rules:
 
 * Until the source is ready, no agent gets anything, because a missing object may only be late.
-* An object that the source does not know yet comes later, and the node keeps its copy of it (`common.sync`).
+* An object that the source does not know yet comes later, and the node keeps its copy of it (`common.objects.sync`).
 * A node's facts are stored one after another, across its streams, too: a new stream begins when the facts of an old one
   are stored.
 * A fact that is not acceptable is refused by name; the others go on. If the disk fails, the hub tries again.
@@ -24,12 +24,12 @@ from weakref import WeakValueDictionary
 from cloud.sync.closures import Closures
 from cloud.sync.facts import FactSink
 from common.errors import RemoteProtocolError, not_carried
-from common.link import Stream
-from common.objects import Object, Ref, Stamp
+from common.objects.objects import Object, Ref, Stamp
+from common.objects.sync import Event, Untold
+from common.objects.sync_messages import Change, Drop, Put
+from common.objects.sync_stream import Telling, learn
+from common.session.link import Stream
 from common.status import Code, Origin, Status
-from common.sync import Event, Untold
-from common.sync_messages import Change, Drop, Put
-from common.sync_stream import Telling, learn
 
 log = logging.getLogger("csi_bridge.hub.sync")
 
@@ -136,7 +136,7 @@ class SyncServer:
 
 
 class _Closure:
-    """One node's closure (`common.sync.Truth`)."""
+    """One node's closure (`common.objects.sync.Truth`)."""
 
     def __init__(self, closures: Closures, node: str) -> None:
         self._closures, self._node = closures, node
@@ -149,7 +149,7 @@ class _Closure:
 
 
 class _Facts:
-    """One node's facts (`common.sync_stream.Copy`)."""
+    """One node's facts (`common.objects.sync_stream.Copy`)."""
 
     def __init__(self, sink: FactSink, node: str, order: asyncio.Lock, tasks: set[asyncio.Task[str]]) -> None:
         self._sink, self._node, self._order, self._tasks = sink, node, order, tasks

@@ -2,7 +2,8 @@
 
 Rules:
 
-* A line is written at INFO like any other (`common.logs`): `event`, `who`, `address`, and the event's own fields.
+* A line is written at INFO like any other (`common.observe.logs`): `event`, `who`, `address`, and the event's own
+  fields.
 * An event that peers cause has a line limit for each peer. Orders of operators have none.
 * A line holds names, addresses and reasons, but no secret.
 """
@@ -11,7 +12,7 @@ import logging
 from enum import StrEnum
 from typing import Final
 
-from common.logs import of_peer
+from common.observe.logs import of_peer
 
 log = logging.getLogger("csi_bridge.audit")
 

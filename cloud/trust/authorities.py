@@ -2,7 +2,7 @@
 
 Rules:
 
-* TLS reads the file again for new connections (`common.tls`). This module ends the older links.
+* TLS reads the file again for new connections (`common.net.tls`). This module ends the older links.
 * A link stays if its certificate names an issuer that is in the file and was not taken out. Any other link ends, also
   one whose CA has only the name of the one that was taken out: its peer dials again, and TLS decides.
 * A file that cannot be used takes no CA out.
@@ -18,8 +18,8 @@ from cryptography import x509
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from common.errors import SettingsError
-from common.files import Stamp, stamp_of
-from common.peer import Peer
+from common.net.peer import Peer
+from common.store.files import Stamp, stamp_of
 
 log = logging.getLogger("csi_bridge.hub.authorities")
 

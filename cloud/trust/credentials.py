@@ -1,8 +1,8 @@
 """The credentials of the hub's peers: all that it trusts, and whether a certificate counts while its link lives.
 
 A certificate counts until it ends, unless an operator denies it or its node, or its CA was taken
-out of `--tls-ca`. Of a node that has joined, a later generation replaces it. `cloud.admission` compares the names in it
-before.
+out of `--tls-ca`. Of a node that has joined, a later generation replaces it. `cloud.trust.admission` compares the names
+in it before.
 """
 
 import time
@@ -15,11 +15,11 @@ from cloud.trust.denials import Denials, in_words
 from cloud.trust.generations import Generations
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import TrustStore
-from common.enrolment import rights_in
 from common.errors import HandshakeRefused
 from common.messages import Reason
-from common.metrics import Metrics
-from common.peer import Peer
+from common.net.enrolment import rights_in
+from common.net.peer import Peer
+from common.observe.metrics import Metrics
 
 
 class Credentials:

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.trust_store import Denial, DenialKind, State, TrustStore
-from common.database_writer import WriteFailed
 from common.errors import order_refused
 from common.operator_orders import Allow, Deny
 from common.parsers import is_name
+from common.store.database_writer import WriteFailed
 
 log = logging.getLogger("csi_bridge.hub.denials")
 

@@ -2,7 +2,7 @@
 
 Rules:
 
-* The messages and their order are in `common.enrolment`.
+* The messages and their order are in `common.net.enrolment`.
 * The hub stores a certificate before it sends it. If that fails, the node gets `BUSY` and asks again.
 * The same key gets the same generation again: the answer may have been lost. A pending certificate that is about to
   end, or begins in the future because the hub's clock was ahead, is signed anew for it.
@@ -29,8 +29,10 @@ from cloud.trust.generations import generation_in
 from cloud.trust.signer import Signer
 from cloud.trust.tokens import CLOCKS_S
 from cloud.trust.trust_store import Certificate, State, Token, use_of
-from common.database_writer import WriteFailed
-from common.enrolment import (
+from common.errors import HandshakeRefused, RemoteProtocolError, not_carried
+from common.links.handshakes import group_of
+from common.messages import Kind, Reason
+from common.net.enrolment import (
     NODE_URI,
     Answer,
     AskCa,
@@ -46,16 +48,14 @@ from common.enrolment import (
     encode,
     rights_in,
 )
-from common.errors import HandshakeRefused, RemoteProtocolError, not_carried
-from common.fault_points import reach
-from common.handshakes import group_of
-from common.link import Link, Stream
-from common.logs import of_peer
-from common.messages import Kind, Reason
+from common.net.peer import Peer
+from common.observe.logs import of_peer
+from common.observe.token_bucket import Bucket
 from common.parsers import is_name
-from common.peer import Peer
+from common.session.link import Link, Stream
 from common.status import Code, Origin, Status
-from common.token_bucket import Bucket
+from common.store.database_writer import WriteFailed
+from common.store.fault_points import reach
 
 log = logging.getLogger("csi_bridge.hub.enrolment")
 
@@ -84,7 +84,7 @@ class Enrolment:
     ) -> None:
         """`terms` is an answer without a certificate. `knows` returns whether the hub knows a node of this name.
 
-        `turned_away` hears of each refused peer of the join listener (`common.listener.OnFailed`).
+        `turned_away` hears of each refused peer of the join listener (`common.links.listener.OnFailed`).
         """
         self._tokens, self._generations, self._denials = trust.tokens, trust.generations, trust.denials
         self._signer, self._terms = signer, terms

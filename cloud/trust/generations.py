@@ -23,13 +23,13 @@ from typing import Final
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.trust_store import Certificate, Certificates, State, TrustStore
-from common.enrolment import generation_of
 from common.errors import HandshakeRefused, timestamp
-from common.fault_points import reach
-from common.logs import of_peer
 from common.messages import Reason
-from common.metrics import Metrics
-from common.peer import Peer
+from common.net.enrolment import generation_of
+from common.net.peer import Peer
+from common.observe.logs import of_peer
+from common.observe.metrics import Metrics
+from common.store.fault_points import reach
 
 log = logging.getLogger("csi_bridge.hub.generations")
 

@@ -16,13 +16,13 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from cloud.trust.enrolment import Enrolment
-from common.enrolment import MAX_REQUEST_BYTES
 from common.errors import HandshakeRefused, not_carried, shutting_down
-from common.handshakes import group_of
-from common.limits import Limits
-from common.link import Link, LinkHandler, Stream
-from common.logs import of_peer
+from common.links.handshakes import group_of
 from common.messages import Reason
+from common.net.enrolment import MAX_REQUEST_BYTES
+from common.observe.logs import of_peer
+from common.session.limits import Limits
+from common.session.link import Link, LinkHandler, Stream
 from common.status import Origin
 
 log = logging.getLogger("csi_bridge.hub.enrolment")

@@ -10,7 +10,7 @@ Rules:
 from collections import OrderedDict
 from typing import Final
 
-from common.token_bucket import Bucket
+from common.observe.token_bucket import Bucket
 
 CONNECTIONS_A_SECOND: Final = 50.0  # 10,000 nodes whose certificates ended in a long outage are back within 4 minutes
 BURST: Final = 200.0

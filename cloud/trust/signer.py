@@ -27,10 +27,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.certificate import is_signed, key_fingerprint, with_certificate
-from common.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI, NotIssued, RefusedFor, Renew, renewal_text
-from common.peer import CLIENT_AUTH, Peer
-from common.tls import TlsFiles
+from common.net.certificate import is_signed, key_fingerprint, with_certificate
+from common.net.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI, NotIssued, RefusedFor, Renew, renewal_text
+from common.net.peer import CLIENT_AUTH, Peer
+from common.net.tls import TlsFiles
 
 log = logging.getLogger("csi_bridge.hub.signer")
 

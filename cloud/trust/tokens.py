@@ -25,8 +25,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from cloud.trust.trust_store import Certificate, Token, TrustStore
-from common.enrolment import NotIssued, RefusedFor
 from common.errors import order_refused
+from common.net.enrolment import NotIssued, RefusedFor
 from common.operator_orders import CreateToken
 from common.pages.hub import TokenJoin, TokenStatus
 from common.pages.json_form import time_of

@@ -14,11 +14,11 @@ It writes as the kubelet does (docs/csi-contract.md#expansion-on-the-node), by r
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find, patch_found
+from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find, patch_found
 from cloud.sync.closures import Closures
 from cloud.upsync.writer import Writer
-from common.objects import Ref
-from common.quantity import parse_bytes
+from common.objects.objects import Ref
+from common.objects.quantity import parse_bytes
 
 _CLAIMS: Final = RESOURCES["PersistentVolumeClaim"]
 

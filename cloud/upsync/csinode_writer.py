@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find, patch_found
+from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find, patch_found
 from cloud.upsync.ownership import HUB, MADE_BY, remember_drivers, written_drivers
 from cloud.upsync.writer import Writer
-from common.objects import Ref
+from common.objects.objects import Ref
 
 _NODES: Final = RESOURCES["Node"]
 _CSI_NODES: Final = RESOURCES["CSINode"]

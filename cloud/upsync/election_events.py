@@ -10,12 +10,12 @@ Rules:
 from collections.abc import Iterator
 from typing import Final
 
-from cloud.election import FIRST, Elected
-from cloud.kube import Body, Kube
+from cloud.claims.election import FIRST, Elected
+from cloud.kube.client import Body, Kube
 from cloud.sources.source import Source
 from cloud.upsync.event_writer import event, reference, write_event
 from cloud.upsync.write_queue import WriteQueue
-from common.objects import Ref
+from common.objects.objects import Ref
 
 ELECTED: Final = "NodeElected"  # the reason of the first election of a driver
 TOOK_OVER: Final = "NodeTookOver"  # of any other one

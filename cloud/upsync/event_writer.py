@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, Kube, KubeError, patch_found
+from cloud.kube.client import RESOURCES, Body, Kube, KubeError, patch_found
 from cloud.upsync.writer import Writer
 from common.errors import timestamp
-from common.objects import Ref
+from common.objects.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.upsync")
 

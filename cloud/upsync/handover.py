@@ -21,11 +21,11 @@ Rules for a node that is gone for good, as an operator has said:
 from typing import Final
 
 from cloud.kinds.nodes import PROBLEM
-from cloud.kube import RESOURCES, Body, KubeError, delete_found, find, patch_found
-from cloud.node_marks import AGENT, EDGE
+from cloud.kube.client import RESOURCES, Body, KubeError, delete_found, find, patch_found
+from cloud.kube.node_marks import AGENT, EDGE
 from cloud.upsync.ownership import LEASES, is_made, unmarked
 from cloud.upsync.writer import Writer
-from common.objects import Ref
+from common.objects.objects import Ref
 
 # Kinds in `written_facts`. There are no such objects: they stand for the node.
 KUBELET: Final = "Kubelet"

@@ -21,11 +21,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cloud.kinds.nodes import condition_of, conditions_with
-from cloud.kube import RESOURCES, Body, Kube, find, patch_found
+from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
 from cloud.upsync.ownership import HUB, LEASES, MADE_BY, is_made
 from cloud.upsync.write_queue import WriteQueue
-from common.backoff import Backoff
 from common.errors import timestamp
+from common.links.backoff import Backoff
 
 _NODES: Final = RESOURCES["Node"]
 _LEASES: Final = RESOURCES["Lease"]

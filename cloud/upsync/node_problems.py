@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from cloud.edge_nodes import Nodes
 from cloud.kinds.nodes import PROBLEM, condition_of, conditions_with
 from cloud.kinds.pods import claim_names, inline_drivers
-from cloud.kube import RESOURCES, Body, Kube, find, patch_found
+from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
+from cloud.nodes.edge_nodes import Nodes
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.upsync.event_writer import event, reference, write_event

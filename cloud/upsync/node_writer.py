@@ -6,8 +6,8 @@ Rules:
   (docs/csi-contract.md#volumesinuse-comes-before-staging).
 * Into a Node that the hub made it also writes the machine's capacity, as a kubelet does, so that the scheduler uses the
   Node. A changed `allocatable` stays while the capacity is the same.
-* The labels and taints of `cloud.node_marks` are only in the request that makes the Node: an operator's later changes
-  stay.
+* The labels and taints of `cloud.kube.node_marks` are only in the request that makes the Node: an operator's later
+  changes stay.
 * An existing label with another value stays. The hub sets no label from a fact that a kubelet may not set either (the
   NodeRestriction admission), and of the bridge's own only `csi-bridge.io/node`: pods of the bridge go by the others.
 * The value of `csi-bridge.io/node` is the node's own name: with another one the node would get that node's pods and
@@ -23,14 +23,14 @@ from typing import Any, Final
 
 from cloud.kinds.fields import part
 from cloud.kinds.nodes import NODE_IDS, in_use, read_ids
-from cloud.kube import RESOURCES, Body, Kube, find, patch_found
-from cloud.node_marks import is_reserved
+from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
+from cloud.kube.node_marks import is_reserved
 from cloud.upsync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, is_made, remember_drivers, written_drivers
 from cloud.upsync.writer import Writer
-from common.objects import Ref
-from common.quantity import parse_bytes
-from common.topology import NODE_SEGMENT
+from common.objects.objects import Ref
+from common.objects.quantity import parse_bytes
+from common.objects.topology import NODE_SEGMENT
 
 _NODES: Final = RESOURCES["Node"]
 

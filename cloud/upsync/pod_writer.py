@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from cloud.kinds.fields import part
-from cloud.kube import RESOURCES, Body, Kube, KubeError, delete_found, find, patch_found
+from cloud.kube.client import RESOURCES, Body, Kube, KubeError, delete_found, find, patch_found
 from cloud.upsync.event_writer import MOST_CHARS, EventWriter, event, reference
 from cloud.upsync.ownership import is_made
 from cloud.upsync.writer import Writer
 from common.errors import timestamp
-from common.objects import Ref
-from common.pod_fact import MOUNTED, RELEASED, VolumeState, read_volumes, shorten
+from common.objects.objects import Ref
+from common.objects.pod_fact import MOUNTED, RELEASED, VolumeState, read_volumes, shorten
 
 log = logging.getLogger("csi_bridge.hub.upsync")
 

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from cloud.kube import KubeError
-from common.backoff import Backoff
+from cloud.kube.client import KubeError
+from common.links.backoff import Backoff
 
 log = logging.getLogger("csi_bridge.hub.upsync")
 

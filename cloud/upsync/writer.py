@@ -3,8 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from cloud.kube import Kube
-from common.objects import Ref
+from cloud.kube.client import Kube
+from common.objects.objects import Ref
 
 
 class Writer(ABC):

@@ -31,7 +31,7 @@ from typing import Final
 from cloud.kinds.fields import Body
 from cloud.kinds.nodes import in_use
 from cloud.kinds.pods import claim_names, node_of
-from cloud.kube import KubeError
+from cloud.kube.client import KubeError
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
 from cloud.sync.fact_table import FactTable
@@ -41,10 +41,10 @@ from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.write_queue import WriteQueue
 from cloud.upsync.writer import Writer
-from common import sole_use
-from common.logs import of_peer
-from common.objects import Object, Ref, Stamp
-from common.token_bucket import Bucket
+from common.objects import sole_use
+from common.objects.objects import Object, Ref, Stamp
+from common.observe.logs import of_peer
+from common.observe.token_bucket import Bucket
 
 log = logging.getLogger("csi_bridge.hub.upsync")
 

@@ -4,4 +4,6 @@ Read `csi.proto` for the messages. The bridge forwards every method under `/csi.
 the table.
 
 * `methods`: each method's path, message types, and whether it streams.
+* `redact`: a message without its secrets.
+* `reports`: a driver's description of itself.
 """

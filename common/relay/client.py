@@ -17,12 +17,12 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from common.backoff import Backoff
+from common.links.backoff import Backoff
+from common.net.sockets import FileId, file_id
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.relay.client_call import AwaitedCall, ClientCall
 from common.relay.client_connection import ClientConnection
 from common.relay.errors import VendorConnectionError, VendorUnreachable
-from common.sockets import FileId, file_id
 
 log = logging.getLogger("csi_bridge.relay")
 

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Generic, TypeVar, cast
 
-from common import batch
 from common.relay import frames
 from common.relay.errors import Http2Error, MessageAboveLimit, MessageCompressed
 from common.relay.frames import FRAME_BYTES, MAX_WINDOW_BYTES, PREFIX_BYTES, ErrorCode, Setting, pack_prefix
 from common.relay.hpack import NO_DYNAMIC_TABLE, Decoder, Header
+from common.session import batch
 
 log = logging.getLogger("csi_bridge.relay")
 

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.deadlines import Deadlines
+from common.net.sockets import UnixListener
 from common.relay import frames
 from common.relay.connection import MAX_STREAMS, Connection
 from common.relay.errors import Http2Error
@@ -24,7 +24,7 @@ from common.relay.frames import ErrorCode
 from common.relay.hpack import Header
 from common.relay.metadata import CONTENT_TYPE, is_grpc, parse_timeout
 from common.relay.server_call import Callee, CancelReason, ServerCall, in_task
-from common.sockets import UnixListener
+from common.session.deadlines import Deadlines
 from common.status import Code, Origin, Status
 
 __all__ = ["Callee", "CancelReason", "Handler", "Server", "ServerCall", "ServerSettings", "in_task"]
@@ -179,7 +179,7 @@ class ServerConnection(Connection[ServerCall]):
 
 
 class Server:
-    """A listening UNIX socket (`common.sockets.listen_unix`), its connections and the running calls.
+    """A listening UNIX socket (`common.net.sockets.listen_unix`), its connections and the running calls.
 
     A call is cancelled when its client resets the stream, when its connection ends and when its `grpc-timeout` passes.
     """

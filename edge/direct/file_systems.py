@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.files import opened
+from common.store.files import opened
 
 _FIRST_BLOCK_BYTES = 4_096  # LVM, for one, leaves zeros there on a new volume, and an earlier volume's data behind it
 

@@ -20,8 +20,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from common.fault_points import reach
-from common.metrics import VolumeStats
+from common.observe.metrics import VolumeStats
+from common.store.fault_points import reach
 from edge.direct import file_systems
 from edge.direct.file_systems import Content
 from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, MountInfo

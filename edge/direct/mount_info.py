@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge.disk.runtimes import DIRECT
 from edge.disk.volume_data import encode_struct
-from edge.runtimes import DIRECT
 from edge.volume_errors import Uncertain
 
 # A metadata key: the gid, in decimal digits. The Go runtime's guest gives the volume's files to it.

@@ -23,7 +23,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from common.errors import BridgeError
-from common.metrics import VolumeStats
+from common.observe.metrics import VolumeStats
 
 SANDBOXES = "vc/sbs"  # the directory of running sandboxes below /run, compiled into the runtime
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from common.files import opened
+from common.store.files import opened
 from edge.direct.mount_info import MountInfo, MountInfoBroken, device_of
 from edge.volume_errors import Uncertain, told
 

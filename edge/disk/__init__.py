@@ -7,6 +7,7 @@ Read in this order:
 * `volume_data`, `volume_dirs`: vol_data.json; the directories around a driver's calls.
 * `ownership`: a pod's fsGroup on a volume's files.
 * `loop_devices`, `block_devices`: block volumes.
+* `runtimes`: the runtimes that mount volumes in their guest.
 * `cdi`: files that let a container engine give a volume to its containers.
 * `found_volumes`: volumes found on the disk after a crash.
 """

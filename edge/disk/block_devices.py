@@ -16,7 +16,7 @@ import os
 import stat
 from pathlib import Path
 
-from common.fault_points import reach
+from common.store.fault_points import reach
 from edge.disk.layout import Layout
 from edge.disk.loop_devices import attach_loop, detach_loops, loops_on
 from edge.disk.mounts import bind, read_table, unmount

@@ -27,13 +27,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from common.fault_points import reach
-from common.files import NEW, replace_file
 from common.pages.agent import ContainerDevice
+from common.store.fault_points import reach
+from common.store.files import NEW, replace_file
 from edge.disk.found_volumes import Published
 from edge.disk.layout import Layout
 from edge.disk.own_thread import in_own_thread
-from edge.runtimes import DIRECT
+from edge.disk.runtimes import DIRECT
 from edge.volume_errors import told
 from edge.volumes import ContainerUse, PodVolume
 

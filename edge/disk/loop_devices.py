@@ -23,7 +23,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from common.files import opened
+from common.store.files import opened
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 

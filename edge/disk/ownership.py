@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.files import opened
+from common.store.files import opened
 from edge.disk.own_thread import in_own_thread
 from edge.disk.root_dir import RootDir
 

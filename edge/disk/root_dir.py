@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from common.files import NEW, opened, replace_file
+from common.store.files import NEW, opened, replace_file
 
 # The kubelet's modes (its umask is 022). They are set explicitly, so the agent's umask has no effect.
 DIR_MODE = 0o750

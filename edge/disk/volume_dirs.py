@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from common.fault_points import reach
+from common.store.fault_points import reach
 from edge.disk import volume_data
 from edge.disk.found_volumes import Published, Staged, Unreadable, read_data
 from edge.disk.layout import PLUGIN, VOL_DATA, Layout

@@ -1,12 +1,13 @@
 """The agent's fencing: holds volumes under the lease of its hub, and shuts their file systems down when the lease ends.
 
-A volume asks for it by `csi-bridge.io/offline: fence` (`common.offline_policy`). The hub may let a staged volume go to
-another node some time after the lease of this one has ended, without a word from it. So by then nothing here may write.
+A volume asks for it by `csi-bridge.io/offline: fence` (`common.objects.offline_policy`). The hub may let a staged
+volume go to another node some time after the lease of this one has ended, without a word from it. So by then nothing
+here may write.
 
 Rules:
 
-* The lease is the agent's own (`edge.controller_lease`). Its clock goes on in a suspend, and a pong counts from the
-  sending of its ping. So the agent's lease ends before the hub counts it as over.
+* The lease is the agent's own (`edge.calls.controller_lease`). Its clock goes on in a suspend, and a pong counts from
+  the sending of its ping. So the agent's lease ends before the hub counts it as over.
 * One thread checks the lease, fences, and pets the watchdog: only while the lease holds, or when every staged volume is
   fenced. If the agent dies or hangs, or a file system cannot be shut down, the kernel resets the machine.
 * Before each call of a driver that may mount, format or grow a volume the agent tells the hub `staging`, and begins the
@@ -33,9 +34,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from common import offline_policy
 from common.errors import SettingsError
-from edge.controller_lease import ControllerLease, boot_time
+from common.objects import offline_policy
+from edge.calls.controller_lease import ControllerLease, boot_time
 from edge.disk.mounts import read_table
 from edge.disk.own_thread import in_own_thread
 from edge.fencing.fenced_volumes import Kept, OwnPaths, file_system_of
@@ -263,7 +264,7 @@ class Fencing:
     # ---- reports -----------------------------------------------------------------------------------------------------
 
     def told(self) -> dict[str, Any]:
-        """The part of the fact about the Node (`common.offline_policy`); empty if the agent fences nothing."""
+        """The part of the fact about the Node (`common.objects.offline_policy`); empty if the agent fences nothing."""
         if not self._has_any:
             return {}
         volumes = self._volumes.items()

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common.state_file import read_state, write_state
+from common.store.state_file import read_state, write_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

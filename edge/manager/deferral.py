@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 from edge.disk.found_volumes import Published
 from edge.manager.host import VolumeHost
-from edge.manager.places import Target, target_for
 from edge.manager.rows import VolumeRows
-from edge.manager.states import BY_DRIVER, Handover, Publication
 from edge.manager.steps import Step
 from edge.volume_errors import Refused, Uncertain, VolumeError
 from edge.volumes import Deferral, PodVolume
+from edge.wanted.places import Target, target_for
+from edge.wanted.states import BY_DRIVER, Handover, Publication
 
 if TYPE_CHECKING:
     from edge.direct.file_systems import Content

@@ -1,6 +1,6 @@
 """Expands one volume on this node when its claim or its PV has grown, and tells the claim.
 
-`edge.manager.expansion` decides. An instance here keeps only state that a restart may lose.
+`edge.wanted.expansion` decides. An instance here keeps only state that a restart may lose.
 
 The claim's status comes back through the cloud: late, or not at all while the node is offline. So the node acts at once
 on its own results. After the driver has refused a size for good, the node does not request it again, even if the claim
@@ -11,18 +11,18 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-from common.fault_points import reach
 from common.status import Code
-from edge.manager.expansion import IN_PROGRESS, PENDING, Plan, is_infeasible, plan_expansion
+from common.store.fault_points import reach
+from edge.calls.node_requests import Has
 from edge.manager.host import VolumeHost
-from edge.manager.places import Target, target_for
 from edge.manager.rows import VolumeRows
-from edge.manager.states import State
 from edge.manager.steps import Step
-from edge.node_requests import Has
-from edge.tries import KUBELET
 from edge.volume_errors import Refused, Uncertain
 from edge.volumes import PodVolume, Volume
+from edge.wanted.expansion import IN_PROGRESS, PENDING, Plan, is_infeasible, plan_expansion
+from edge.wanted.places import Target, target_for
+from edge.wanted.states import State
+from edge.wanted.tries import KUBELET
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.errors import timestamp
-from common.fault_points import reach
-from common.objects import Ref
-from common.quantity import format_bytes
-from edge.manager.clock import Clock
-from edge.manager.expansion import IN_PROGRESS, INFEASIBLE
+from common.objects.objects import Ref
+from common.objects.quantity import format_bytes
+from common.store.fault_points import reach
 from edge.stores.fact_store import FactStore
 from edge.volumes import Claim, Pod
+from edge.wanted.clock import Clock
+from edge.wanted.expansion import IN_PROGRESS, INFEASIBLE
 
 COMPONENT = "csi-bridge-edge"
 

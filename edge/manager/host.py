@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from common.metrics import Metrics
+from common.observe.metrics import Metrics
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.cdi import CdiFiles
 from edge.fencing.fencing import Fencing
-from edge.manager.call_inputs import CallInputs, Waiting
-from edge.manager.clock import Clock
 from edge.manager.facts import VolumeFacts
-from edge.manager.places import Places
 from edge.manager.shared_look import SharedLook
-from edge.manager.states import Device, Publication, Row, VolumeStates
-from edge.manager.wanted import Wanted
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.drivers_store import NodeDriver
 from edge.stores.object_store import ObjectStore
 from edge.volumes import VolumeKey
+from edge.wanted.call_inputs import CallInputs, Waiting
+from edge.wanted.clock import Clock
+from edge.wanted.places import Places
+from edge.wanted.states import Device, Publication, Row, VolumeStates
+from edge.wanted.wanted import Wanted
 
 if TYPE_CHECKING:
     from edge.direct.hand_over import DirectVolumes
@@ -30,7 +30,7 @@ READINGS_AT_ONCE = 4
 
 
 class InUseAcked(Protocol):
-    """Waits for the hub (`edge.node_facts.NodeFacts.in_use_acked`)."""
+    """Waits for the hub (`edge.reports.node_facts.NodeFacts.in_use_acked`)."""
 
     async def __call__(self, key: VolumeKey, *, sole: bool) -> None: ...
 

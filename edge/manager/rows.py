@@ -8,11 +8,11 @@ Rules:
 
 import logging
 
-from common.fault_points import reach
-from edge.manager.places import VOLUME, Place, Places, Target, staging_place
-from edge.manager.states import Device, Publication, Row, State, VolumeStates
+from common.store.fault_points import reach
 from edge.volume_errors import NotReady
 from edge.volumes import VolumeKey
+from edge.wanted.places import VOLUME, Place, Places, Target, staging_place
+from edge.wanted.states import Device, Publication, Row, State, VolumeStates
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 

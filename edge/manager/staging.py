@@ -13,12 +13,12 @@ Rules:
 import hashlib
 from collections.abc import Iterator, Mapping
 
+from edge.calls.node_requests import Has
 from edge.manager.host import VolumeHost
-from edge.manager.places import Target, staging_place, target_for
 from edge.manager.rows import VolumeRows
-from edge.manager.states import Device, Publication, State
-from edge.node_requests import Has
 from edge.volumes import PodVolume, Volume
+from edge.wanted.places import Target, staging_place, target_for
+from edge.wanted.states import Device, Publication, State
 
 _ASKED = "asked "
 # The beginning of a staging's `arguments`: the driver was called to stage, or had no capability for it. Volumes that

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from edge.manager.facts import VolumeFacts
-from edge.manager.places import Target
 from edge.volumes import PodVolume
+from edge.wanted.places import Target
 
 
 class Step(StrEnum):

@@ -25,20 +25,20 @@ from typing import Any
 
 from edge.disk.found_volumes import published_for, staged_for
 from edge.disk.mounts import MountTable
-from edge.manager.call_inputs import Waiting
 from edge.manager.deferral import VolumeDeferral
 from edge.manager.expander import VolumeExpander
 from edge.manager.host import VolumeHost
-from edge.manager.places import VOLUME, Target
 from edge.manager.rows import VolumeRows
 from edge.manager.staging import VolumeStaging, publish_arguments
-from edge.manager.states import BY_DRIVER, Device, Handover, Publication, Row, State
 from edge.manager.steps import MOUNTING, REGULAR, Candidate, Step, tell_pods
 from edge.manager.upkeep import VolumeUpkeep
 from edge.manager.use import VolumeUse
-from edge.tries import Tries
 from edge.volume_errors import NotReady, Refused, VolumeError
 from edge.volumes import PodVolume, Volume, VolumeKey
+from edge.wanted.call_inputs import Waiting
+from edge.wanted.places import VOLUME, Target
+from edge.wanted.states import BY_DRIVER, Device, Handover, Publication, Row, State
+from edge.wanted.tries import Tries
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from edge.manager.host import VolumeHost
-from edge.manager.places import Target
 from edge.manager.rows import VolumeRows
-from edge.manager.states import Publication
 from edge.manager.steps import Candidate, Step, tell_pods
 from edge.volume_errors import NotReady, VolumeError
 from edge.volumes import PodVolume
+from edge.wanted.places import Target
+from edge.wanted.states import Publication
 
 if TYPE_CHECKING:
-    from common.metrics import VolumeStats
+    from common.observe.metrics import VolumeStats
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 

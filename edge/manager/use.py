@@ -1,21 +1,21 @@
 """Whether a volume is listed in the node's `volumesInUse`, and whether the hub has stored that.
 
-A volume that needs its attachment, or that is one node's at a time (`common.sole_use`), is listed from the first pod
-that wants it until it is unstaged (docs/csi-contract.md#volumesinuse-comes-before-staging). When it leaves the list,
-the hub is told, and its confirmation is void. A confirmation that one node's volume is this node's counts for the
-present link alone: later, an operator may have given the volume to another node.
+A volume that needs its attachment, or that is one node's at a time (`common.objects.sole_use`), is listed from the
+first pod that wants it until it is unstaged (docs/csi-contract.md#volumesinuse-comes-before-staging). When it leaves
+the list, the hub is told, and its confirmation is void. A confirmation that one node's volume is this node's counts for
+the present link alone: later, an operator may have given the volume to another node.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from edge.manager.call_inputs import Waiting
 from edge.manager.host import VolumeHost
 from edge.manager.rows import VolumeRows
 from edge.stores.fact_store import FactRefused
 from edge.volume_errors import NotReady
 from edge.volumes import PodVolume
+from edge.wanted.call_inputs import Waiting
 
 _ASK_AGAIN_S = 10.0  # the wait before the hub is asked again for a volume that another node has
 

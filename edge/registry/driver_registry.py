@@ -24,11 +24,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from common.reports import NODE_GET_CAPABILITIES, NODE_GET_INFO, DriverReport
+from common.csi.reports import NODE_GET_CAPABILITIES, NODE_GET_INFO, DriverReport
+from common.objects.topology import NODE_SEGMENT, segment_of, told_node_info, why_no_segment
+from common.observe.tasks import Tasks, supervised
 from common.status import code_name
-from common.tasks import Tasks, supervised
-from common.topology import NODE_SEGMENT, segment_of, told_node_info, why_no_segment
-from edge.drivers import Driver
+from edge.calls.drivers import Driver
 from edge.registry import driver_services
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
 from edge.registry.drivers_store import OPERATORS, DriversStore, NodeDriver

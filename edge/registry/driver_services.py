@@ -29,8 +29,7 @@ from dataclasses import replace
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
 from common.csi.methods import PREFIX
-from common.errors import CallError, driver_missing
-from common.reports import (
+from common.csi.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
     GROUP_GET_CAPABILITIES,
@@ -39,10 +38,11 @@ from common.reports import (
     Answer,
     DriverReport,
 )
+from common.errors import CallError, driver_missing
+from common.objects.topology import has_topology as announces_topology
+from common.objects.topology import with_topology as announcing_topology
 from common.status import Code
-from common.topology import has_topology as announces_topology
-from common.topology import with_topology as announcing_topology
-from edge.drivers import Driver
+from edge.calls.drivers import Driver
 
 NODE = "Node"
 _IDENTITY = "Identity"

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.net.sockets import FileId, file_id
+from common.observe.tasks import Tasks
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
-from common.sockets import FileId, file_id
-from common.tasks import Tasks
-from edge.drivers import Driver
+from edge.calls.drivers import Driver
 
 
 @dataclass(eq=False)

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common.errors import driver_missing
-from common.sockets import FileId, file_id
-from common.state_file import read_state, write_state
+from common.net.sockets import FileId, file_id
 from common.status import Status
-from edge.drivers import ASK_AGAIN_S, Driver
+from common.store.state_file import read_state, write_state
+from edge.calls.drivers import ASK_AGAIN_S, Driver
 from edge.registry.driver_services import has_topology
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
 from edge.registry.registration import NodeInfo, Registration, Version, check_labels

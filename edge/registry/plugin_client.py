@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError, Message
 
 from common.csi.registration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from common.errors import BridgeError
+from common.net.sockets import FileId, file_id
 from common.relay.client import Ask, Channel
 from common.relay.errors import VendorConnectionError
-from common.sockets import FileId, file_id
 from common.status import code_name
 from edge.registry.registration import Offer, shorten
 

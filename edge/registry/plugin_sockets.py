@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.sockets import FileId, file_id
+from common.net.sockets import FileId, file_id
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 

@@ -22,8 +22,8 @@ from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import NodeGetCapabilitiesResponse, NodeGetInfoResponse
 from common.errors import BridgeError
+from common.net.sockets import FileId
 from common.parsers import LONGEST_DRIVER_NAME_CHARS, is_driver_name, is_label_key, is_label_value
-from common.sockets import FileId
 
 PLUGIN_TYPE = "CSIPlugin"  # the only type of plugin that the agent registers
 
@@ -58,7 +58,7 @@ class NodeInfo:
 
     node_id: str
     max_volumes: int = 0  # the most volumes that it can have here; 0 if it does not say
-    # Its accessible topology, segments by key, with the node's own segment where needed (`common.topology`).
+    # Its accessible topology, segments by key, with the node's own segment where needed (`common.objects.topology`).
     topology: Mapping[str, str] = field(default_factory=dict)
     capabilities: frozenset[int] = frozenset()  # numbers of NodeServiceCapability.RPC
 

@@ -17,12 +17,12 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
+from common.csi.reports import GET_PLUGIN_INFO, NODE_GET_CAPABILITIES, NODE_GET_INFO
 from common.errors import CallError
+from common.net.sockets import file_id
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
-from common.reports import GET_PLUGIN_INFO, NODE_GET_CAPABILITIES, NODE_GET_INFO
-from common.sockets import file_id
 from common.status import Status, code_name
-from edge.drivers import Driver
+from edge.calls.drivers import Driver
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
 from edge.registry.drivers_store import DriversStore
 from edge.registry.registration import (

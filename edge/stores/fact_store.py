@@ -7,8 +7,8 @@ Rules:
 * The newest state of each fact counts. An unchanged state is no new state.
 * The agent sends a fact once it is on the disk. The fact stays there after the hub has stored it, in case the hub
   loses it. Facts are small, so memory has them, too: the store reads the disk only when it is loaded.
-* The agent sends an Event once and then forgets it (`common.sync.PASSING_KINDS`). At most `MOST_EVENTS` wait; the store
-  drops the oldest ones.
+* The agent sends an Event once and then forgets it (`common.objects.sync.PASSING_KINDS`). At most `MOST_EVENTS` wait;
+  the store drops the oldest ones.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, cast
 
-from common.database_writer import DatabaseWriter, Statement
-from common.objects import Object, Ref, Stamp, encode_body
-from common.sync import PASSING_KINDS, Compared, Confirmed, Event, Untold
+from common.objects.objects import Object, Ref, Stamp, encode_body
+from common.objects.sync import PASSING_KINDS, Compared, Confirmed, Event, Untold
+from common.store.database_writer import DatabaseWriter, Statement
 
 log = logging.getLogger("csi_bridge.edge.facts")
 
@@ -45,7 +45,7 @@ class FactRefused(Exception):
 
 
 class FactStore:
-    """The table of facts (`common.sync.Truth`)."""
+    """The table of facts (`common.objects.sync.Truth`)."""
 
     def __init__(self) -> None:
         self._newest: dict[Ref, str] = {}  # the version put last, on the disk or on its way there

@@ -1,4 +1,4 @@
-"""The object store: the objects that the hub sent to this node, on disk (`common.sync_stream.Copy`).
+"""The object store: the objects that the hub sent to this node, on disk (`common.objects.sync_stream.Copy`).
 
 Rules:
 
@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from common.database import transaction
-from common.database_writer import DatabaseWriter, Statement
-from common.objects import Object, Ref, Stamp
-from common.sync_messages import Change, Drop, InStep, Put
+from common.objects.objects import Object, Ref, Stamp
+from common.objects.sync_messages import Change, Drop, InStep, Put
+from common.store.database import transaction
+from common.store.database_writer import DatabaseWriter, Statement
 from edge.stores.sealing import SEALED_KINDS, Sealer
 
 log = logging.getLogger("csi_bridge.edge.store")
@@ -143,7 +143,7 @@ class ObjectStore:
         return self._stamps
 
     async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
-        """Store changes in one transaction (`common.sync_stream.Copy`). Refuses objects for which there is no room."""
+        """Store changes in one transaction (`sync_stream.Copy`). Refuses objects for which there is no room."""
         task = asyncio.get_running_loop().create_task(self._store(changes, self._ends), name="store objects")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -11,8 +11,8 @@ import logging
 import secrets
 from pathlib import Path
 
-from common.files import replace_file
-from common.objects import Ref, Stamp
+from common.objects.objects import Ref, Stamp
+from common.store.files import replace_file
 from edge.stores.aes_gcm import KEY_BYTES, NONCE_BYTES, cipher
 
 log = logging.getLogger("csi_bridge.edge.stores.sealing")

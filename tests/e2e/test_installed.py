@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from common.enrolment import parse_token
+from common.net.enrolment import parse_token
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:

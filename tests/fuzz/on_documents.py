@@ -6,16 +6,16 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
-from cloud.placement.fleet import Fleet, _member
+from cloud.nodes.fleet import Fleet, _member
 from cloud.sources.manifests.binding import Bound, ClaimStatus, Told, bind
 from cloud.sources.manifests.manifest_objects import BrokenFile, read_objects
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object, check_ref, keep, read_fact
-from common.objects import Object, Ref, Stamp, encode_body
-from common.pod_fact import read_volumes
-from common.reports import decode_reports, encode_reports, vendor_version
-from common.topology import segment_of
+from common.csi.reports import decode_reports, encode_reports, vendor_version
+from common.objects.objects import Object, Ref, Stamp, encode_body
+from common.objects.pod_fact import read_volumes
+from common.objects.topology import segment_of
 from edge.direct.mount_info import MountInfoBroken, device_of
 from tests.fuzz.cutter import Cutter
 from tests.kit.trusting import TRUSTING

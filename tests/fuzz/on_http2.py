@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.net.sockets import file_id
 from common.relay import frames
 from common.relay.errors import Http2Error
 from common.relay.hpack import Decoder, encode
 from common.relay.server import in_task
-from common.sockets import file_id
 from common.status import Code, Status
 from edge.registry.plugin_client import PluginClient, PluginSilent
 from edge.registry.registration import (

@@ -7,15 +7,17 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from cloud.http_answer import AnswerReader
-from common import enrolment, messages, sync_messages
+from cloud.kube.http_answer import AnswerReader
+from common import messages
 from common.codec import LARGEST_NUMBER, UnknownFrame
-from common.digest import digest_of
 from common.errors import MessageTooLarge, Overloaded, RemoteProtocolError, TunnelClosed
-from common.objects import Object, Ref, Stamp
-from common.session import State
+from common.net import enrolment
+from common.objects import sync_messages
+from common.objects.digest import digest_of
+from common.objects.objects import Object, Ref, Stamp
+from common.objects.sync import Learner, Teller
+from common.session.session import State
 from common.status import Code, Status
-from common.sync import Learner, Teller
 from edge.direct.shim_client import ShimError, _parse, _read_stats
 from tests.fuzz.cutter import Cutter
 from tests.kit.events import Cancelled, Ended, Failed, HelloReceived, Message, Opened, Released
@@ -25,7 +27,7 @@ from tests.unit.wire.pair import SMALL, hello_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from common.sync_messages import Change
+    from common.objects.sync_messages import Change
 
 _NUMBERS = (0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 100, 399, 400, 1_000, 4_000, 2**31, LARGEST_NUMBER)
 _TEXTS = ("", "edge", "driver", "n7", "d.example", "/csi.v1.Controller/CreateVolume", "x" * 1_100)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common import rotation
-from common.endpoint import hub_endpoint
-from common.limits import Limits
-from common.listener import Listener
+from common.links import rotation
+from common.links.listener import Listener
+from common.links.rotation import follow
+from common.links.uplink import Uplink
 from common.messages import Reason
-from common.rotation import follow
+from common.net.endpoint import hub_endpoint
+from common.net.tls import TlsFiles, TlsIdentity
+from common.observe.version import introduce
+from common.session.limits import Limits
 from common.status import Origin
-from common.tls import TlsFiles, TlsIdentity
-from common.uplink import Uplink
-from common.version import introduce
 from tests.kit.certificates import Authority, Pem
 from tests.kit.linked import Peer
 from tests.kit.waiting import settle, until
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Link
+    from common.session.link import Link
 
 LIMITS = Limits(hello_timeout_s=30.0)
 

@@ -17,13 +17,13 @@ from typing import Self
 import pytest
 
 from common.errors import TunnelClosed
-from common.limits import Limits
-from common.link import Link, Stream
-from common.listener import Listener, listen_tcp
+from common.links.listener import Listener, listen_tcp
 from common.messages import Kind, Reason
+from common.observe.version import introduce
 from common.parsers import HostPort
+from common.session.limits import Limits
+from common.session.link import Link, Stream
 from common.status import Code, Origin, Status
-from common.version import introduce
 from tests.kit.bridge import Agent, Bridge
 from tests.kit.linked import Peer
 from tests.kit.requests import create

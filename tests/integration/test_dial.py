@@ -17,18 +17,18 @@ import pytest
 import uvloop
 
 from cloud.trust.join_links import LIMITS as JOIN_LIMITS
-from common.dial import dial
-from common.endpoint import hub_endpoint
 from common.errors import DialError, HandshakeRefused
-from common.limits import Limits
-from common.listener import Listener, listen_tcp
+from common.links.dial import dial
+from common.links.listener import Listener, listen_tcp
+from common.links.transport import WebSocket
 from common.messages import Reason, encode
+from common.net.endpoint import hub_endpoint
+from common.net.proxy import Proxy
+from common.net.sockets import listen_unix
+from common.net.tcp import RawTcp, overlook_lost_handshakes
+from common.observe.version import introduce
 from common.parsers import HostPort
-from common.proxy import Proxy
-from common.sockets import listen_unix
-from common.tcp import RawTcp, overlook_lost_handshakes
-from common.transport import WebSocket
-from common.version import introduce
+from common.session.limits import Limits
 from tests.kit.certificates import Authority
 from tests.kit.linked import Peer
 from tests.kit.stranger import Closed, Stranger, hello, upgrade_request, websocket_frame
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from common.link import Link
+    from common.session.link import Link
 
 LIMITS = Limits(hello_timeout_s=30.0)
 SOON = Limits(hello_timeout_s=0.3)
@@ -354,7 +354,7 @@ async def test_a_connection_without_an_answer_is_begun_again_within_the_same_dia
         raise OSError("the third try")
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
-    monkeypatch.setattr("common.tcp.CONNECT_S", 0.01)
+    monkeypatch.setattr("common.net.tcp.CONNECT_S", 0.01)
     with pytest.raises(DialError, match="the third try"):
         await dial(
             hub_endpoint("wss://192.0.2.1:1"),

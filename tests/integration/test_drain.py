@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.dial import dial
-from common.endpoint import hub_endpoint
 from common.errors import TunnelClosed
-from common.limits import Limits
-from common.listener import Listener
+from common.links.dial import dial
+from common.links.listener import Listener
 from common.messages import Kind, Reason
-from common.sockets import listen_unix
-from common.tcp import LINGER_S
-from common.version import introduce
+from common.net.endpoint import hub_endpoint
+from common.net.sockets import listen_unix
+from common.net.tcp import LINGER_S
+from common.observe.version import introduce
+from common.session.limits import Limits
 from tests.kit.linked import Peer
 from tests.kit.waiting import settle
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Link
+    from common.session.link import Link
 
 
 class Accepted(Peer):

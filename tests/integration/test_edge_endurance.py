@@ -31,7 +31,7 @@ _AT_ONCE = 10
 _SLOW_S = 100.0
 
 _OWN_FACTS = 2
-"""The node and its drivers: what it tells besides its pods, of which it tells a moment late (`edge.pod_facts`)."""
+"""The node and its drivers: what it tells besides its pods, of which it tells a moment late (`pod_facts`)."""
 
 _POOL = min(32, (os.cpu_count() or 1) + 4)
 """Threads of an event loop's pool (ThreadPoolExecutor)."""

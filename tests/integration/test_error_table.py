@@ -18,8 +18,8 @@ from common.csi.csi_pb2 import (
     ListVolumesRequest,
     Volume,
 )
+from common.objects.topology import NODE_SEGMENT
 from common.status import Code
-from common.topology import NODE_SEGMENT
 from tests.integration.conftest import Routed, build
 from tests.kit.answers import volume
 from tests.kit.bridge import Bridge, Member
@@ -509,8 +509,8 @@ async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback
         for number, (where, method, hop) in enumerate(
             [
                 ("cloud.csi_proxy_driver.ProxyDriver._link_for", "CreateVolume", "proxy driver"),
-                ("cloud.identity_cache.IdentityCache.answer", "GetPluginInfo", "proxy driver"),
-                ("cloud.edge_nodes.Nodes.reach", "CreateVolume", "hub"),
+                ("cloud.proxy.identity_cache.IdentityCache.answer", "GetPluginInfo", "proxy driver"),
+                ("cloud.nodes.edge_nodes.Nodes.reach", "CreateVolume", "hub"),
                 ("cloud.placement.placement.route", "CreateVolume", "hub"),
                 ("edge.hub_call.HubCall.send", "ListVolumes", "edge agent"),
                 ("edge.hub_call.parsed", "CreateVolume", "edge agent"),

@@ -11,8 +11,8 @@ from contextlib import ExitStack, closing
 import pytest
 
 from common.errors import SettingsError
-from common.httpd import CONNECTION_LIMIT_S, MOST_CONNECTIONS, HttpEndpoint
-from common.metrics import Metrics
+from common.observe.httpd import CONNECTION_LIMIT_S, MOST_CONNECTIONS, HttpEndpoint
+from common.observe.metrics import Metrics
 from common.parsers import HostPort
 from tests.kit.bridge import Bridge
 from tests.kit.ports import free_ports
@@ -194,7 +194,7 @@ def test_it_listens_on_ipv6(health: Health, metrics: Metrics) -> None:
 
 def test_a_process_ends_while_it_serves() -> None:
     program = (
-        "from common.httpd import *; from common.metrics import Metrics; import socket\n"
+        "from common.observe.httpd import *; from common.observe.metrics import Metrics; import socket\n"
         "e = HttpEndpoint(HostPort('127.0.0.1', 0), metrics=Metrics(), ready=lambda: (True, ''))\n"
         "c = socket.create_connection(e.address); print('served')"
     )

@@ -7,7 +7,7 @@ docs/csi-contract.md#sidecars-read-capabilities-once.
 import pytest
 
 from common.csi import csi_pb2
-from common.reports import REPORTED_METHODS
+from common.csi.reports import REPORTED_METHODS
 from common.status import Code
 from tests.integration.conftest import Routed
 from tests.kit.answers import answer_of

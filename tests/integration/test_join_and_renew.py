@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from common.enrolment import parse_token
+from common.net.enrolment import parse_token
 from common.status import Code
-from edge.identity import Identity
+from edge.identity.identity import Identity
 from tests.kit.joined_edge import JoinBridge, Node
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.requests import create

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.fault_points import VARIABLE
+from common.store.fault_points import VARIABLE
 from tests.kit.bridge import REDIAL_LIMIT_S
 from tests.kit.fault_points import IDENTITY, ISSUE, some_always
 from tests.kit.joined_edge import JoinBridge

@@ -14,10 +14,10 @@ import pytest
 import uvloop
 
 from cli.process_options import HUB_OPTIONS
-from cloud import kept_connections
-from cloud import kube as kube_client
-from cloud.kube import RESOURCES, Kube, KubeError, connect
-from cloud.kubernetes_part import following
+from cloud.kube import client as kube_client
+from cloud.kube import kept_connections
+from cloud.kube.client import RESOURCES, Kube, KubeError, connect
+from cloud.parts.kubernetes_part import following
 from cloud.records.objects import NODE
 from tests.kit.certificates import Authority
 from tests.kit.memory_records import MemoryRecords

@@ -4,9 +4,9 @@ import asyncio
 import socket
 import ssl
 
-from common.limits import Limits
-from common.link import LinkHandler
-from common.listener import Listener
+from common.links.listener import Listener
+from common.session.limits import Limits
+from common.session.link import LinkHandler
 from common.status import Origin
 from tests.kit.stranger import hello
 

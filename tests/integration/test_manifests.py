@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.mounts import no_mounts
+from cloud.detach.mounts import no_mounts
+from cloud.detach.sole_use import SoleUse
 from cloud.records.sqlite import SqliteRecords
-from cloud.sole_use import SoleUse
 from cloud.sources.manifests import manifests as manifests_module
 from cloud.sources.manifests.manifests import Manifests
 from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
-from common.objects import Object, Ref, Stamp, encode_body
+from common.objects.objects import Object, Ref, Stamp, encode_body
 from tests.kit.cluster_objects import as_yaml, claim, driver, node, pod, volume
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.trusting import TRUSTING

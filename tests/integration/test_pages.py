@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.edge_volumes import ask as ask_agent
-from cli.hub_state import ask_state
-from common.endpoint import Endpoint
+from cli.operators.hub_state import ask_state
 from common.errors import BridgeError
-from common.limits import Limits
-from common.listener import Listener
+from common.links.listener import Listener
+from common.net.endpoint import Endpoint
+from common.net.sockets import listen_unix
+from common.observe.version import introduce
 from common.pages.client import NoSuchPage, ask_page
 from common.pages.hub import HubStatus, NodeStatus
 from common.pages.server import Pages
-from common.sockets import listen_unix
-from common.version import introduce
+from common.session.limits import Limits
 from tests.kit.linked import Peer
 from tests.kit.pages import node, state
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2 as csi
+from common.objects.topology import NODE_SEGMENT
 from common.status import Code
-from common.topology import NODE_SEGMENT
 from tests.kit.operator import by_hand
 from tests.kit.requests import create_at, delete
 from tests.kit.vendor import Vendor

@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from common.backoff import Backoff
-from common.dial import dial
-from common.endpoint import Endpoint
-from common.limits import Limits
+from common.links.backoff import Backoff
+from common.links.dial import dial
 from common.messages import Kind
-from common.version import introduce
+from common.net.endpoint import Endpoint
+from common.observe.version import introduce
+from common.session.limits import Limits
 from tests.kit.bridge import Bridge
 from tests.kit.linked import Peer
 from tests.kit.local_bridge import LocalBridge
@@ -74,8 +74,8 @@ async def _fill_pool() -> None:
 async def test_reconnects_of_agent_and_proxy_leave_tasks_and_descriptors_as_they_were(
     short_dir: Path, vendor: Vendor, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.uplink.FIRST_REDIAL_S", 0.001)
-    monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=30.0))
+    monkeypatch.setattr("common.links.uplink.FIRST_REDIAL_S", 0.001)
+    monkeypatch.setattr("common.links.uplink.REDIAL", Backoff(first_s=0.002, most_s=30.0))
     async with LocalBridge(short_dir, vendor.socket) as bridge:
 
         async def reconnect(number: int) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.csi import csi_pb2
+from common.csi.reports import NODE_GET_INFO
 from common.errors import CallError, VendorBroken
-from common.reports import NODE_GET_INFO
+from common.observe.tasks import supervised
 from common.status import Code, Status
-from common.tasks import supervised
-from edge.drivers import ASK_AGAIN_S, Driver
+from edge.calls.drivers import ASK_AGAIN_S, Driver
 from edge.registrar import Registrar
 from edge.registry import drivers_store, plugin_client, registration_handler
 from edge.registry.driver_registry import DriverRegistry

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.metrics import VolumeStats
+from common.observe.metrics import VolumeStats
 from edge.direct.shim_client import SANDBOXES, ShimClient, ShimError
 from tests.kit.fake_shim import FakeShim
 

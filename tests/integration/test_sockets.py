@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from common import sockets
-from common.sockets import UnixListener, listen_unix, peer_credentials
+from common.net import sockets
+from common.net.sockets import UnixListener, listen_unix, peer_credentials
 from tests.kit import needs
 
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.kube import KubeError
+from cloud.kube.client import KubeError
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync import streams
 from cloud.sync.closures import Closures
 from cloud.sync.streams import SyncServer
-from common.link import Link, Stream
 from common.messages import Kind, Priority
-from common.objects import Object, Ref, Stamp
+from common.objects.objects import Object, Ref, Stamp
+from common.objects.sync_messages import Put, Stored, encode
+from common.session.link import Link, Stream
 from common.status import Code, Status
-from common.sync_messages import Put, Stored, encode
-from edge.metastore import Metastore
-from edge.sync_streams import observe_streams, sync_streams
+from edge.stores.metastore import Metastore
+from edge.stores.sync_streams import observe_streams, sync_streams
 from tests.kit.fake_api import FakeApi
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.trusting import TRUSTING

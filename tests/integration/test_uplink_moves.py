@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.backoff import Backoff
-from common.endpoint import hub_endpoint
 from common.errors import HandshakeRefused, TunnelClosed
-from common.limits import Limits
-from common.listener import Listener
+from common.links.backoff import Backoff
+from common.links.listener import Listener
+from common.links.uplink import Uplink
 from common.messages import Kind, Reason
-from common.sockets import listen_unix
+from common.net.endpoint import hub_endpoint
+from common.net.sockets import listen_unix
+from common.observe.version import introduce
+from common.session.limits import Limits
 from common.status import Code, Origin, Status
-from common.uplink import Uplink
-from common.version import introduce
 from tests.kit.linked import Peer
 from tests.kit.waiting import settle, until
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Link, Stream
+    from common.session.link import Link, Stream
 
 LIMITS = Limits(hello_timeout_s=30.0)
 
@@ -175,7 +175,7 @@ async def test_no_call_is_lost_while_the_uplink_moves_again_and_again() -> None:
 async def test_if_no_second_link_can_be_made_the_first_one_stays_and_the_uplink_tries_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
+    monkeypatch.setattr("common.links.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
     async with uplink() as it:
         former = await it.links(1)
         it.hub.refuses = 3
@@ -187,8 +187,8 @@ async def test_if_no_second_link_can_be_made_the_first_one_stays_and_the_uplink_
 
 
 async def test_a_link_that_ends_while_the_uplink_wants_to_move_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.uplink.FIRST_REDIAL_S", 0.001)
-    monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=60.0, most_s=60.0))
+    monkeypatch.setattr("common.links.uplink.FIRST_REDIAL_S", 0.001)
+    monkeypatch.setattr("common.links.uplink.REDIAL", Backoff(first_s=60.0, most_s=60.0))
     async with uplink() as it:
         await it.links(1)
         it.hub.refuses = 1
@@ -237,7 +237,7 @@ async def test_a_move_without_a_link_waits_for_nothing() -> None:
 
 
 async def test_what_must_be_done_before_a_dial_may_fail_like_a_dial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
+    monkeypatch.setattr("common.links.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
     failures = [HandshakeRefused("busy", "try again")] * 2
 
     async def before(_failures: int) -> None:
@@ -279,8 +279,8 @@ async def test_a_warm_link_becomes_the_active_one_without_a_dial_and_the_link_to
 async def test_a_former_leader_with_a_successor_is_dialled_at_leisure_and_soon_if_the_other_link_is_lost(
     successor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.uplink.FIRST_REDIAL_S", 0.001)
-    monkeypatch.setattr("common.uplink.LEISURE_S", 1e9)
+    monkeypatch.setattr("common.links.uplink.FIRST_REDIAL_S", 0.001)
+    monkeypatch.setattr("common.links.uplink.LEISURE_S", 1e9)
     async with uplink(epochs=(5, 0)) as it:
         former, other = it.hubs
         await until(lambda: [address.why for address in it.uplink.addresses] == ["", "a standby"])
@@ -327,8 +327,8 @@ async def test_the_link_to_a_standby_moves_too() -> None:
 async def test_a_hub_that_says_a_lower_epoch_is_refused_and_dialled_again(
     epoch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
-    monkeypatch.setattr("common.uplink.LEISURE_S", 0.001)
+    monkeypatch.setattr("common.links.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
+    monkeypatch.setattr("common.links.uplink.LEISURE_S", 0.001)
     async with uplink(epochs=(5,) if epoch else (5, 7), epoch=epoch) as it:
         old = it.hubs[0]
         await until(lambda: old.ends[-1:] == [(Reason.NOT_LEADING, it.uplink.addresses[0].why)] and len(old.ends) > 3)
@@ -343,7 +343,7 @@ async def test_a_hub_that_says_a_lower_epoch_is_refused_and_dialled_again(
 async def test_one_address_that_leads_to_a_standby_is_dialled_again_until_its_hub_leads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
+    monkeypatch.setattr("common.links.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
     async with uplink(epochs=(0,)) as it:
         (hub,) = it.hubs
         await until(lambda: len(hub.ends) > 2)
@@ -357,7 +357,7 @@ async def test_one_address_that_leads_to_a_standby_is_dialled_again_until_its_hu
 async def test_of_two_addresses_of_one_hub_one_has_the_link_and_the_other_one_follows_when_it_is_lost(
     epoch: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("common.uplink.FIRST_REDIAL_S", 0.001)
+    monkeypatch.setattr("common.links.uplink.FIRST_REDIAL_S", 0.001)
     async with uplink(epochs=(epoch, epoch), instances="hh") as it:
         first, second = it.hubs
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.objects.topology import NODE_SEGMENT
 from common.status import Code
-from common.topology import NODE_SEGMENT
 from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.requests import create, create_at, delete

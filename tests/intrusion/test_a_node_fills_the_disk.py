@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.objects import Object, Ref, Stamp, encode_body
+from common.objects.objects import Object, Ref, Stamp, encode_body
 from tests.kit.bridge import Bridge
 from tests.kit.fact_teller import FactTeller, claim_fact, wait_judging
 from tests.kit.operator import hub_state

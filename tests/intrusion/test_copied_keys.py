@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from common.enrolment import Issued, Refused
 from common.messages import Kind, Ping, Pong
+from common.net.enrolment import Issued, Refused
 from tests.kit.enrolling import NodeKey, ask
 from tests.kit.operator import hub_state
 from tests.kit.stranger import Stranger, hello

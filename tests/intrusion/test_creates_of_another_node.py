@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.csi import csi_pb2 as csi
+from common.objects.topology import NODE_SEGMENT
 from common.status import Code
-from common.topology import NODE_SEGMENT
 from tests.kit.requests import create_at
 from tests.kit.spoken_node import Site, report
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2 as csi
-from common.reports import NODE_GET_INFO, Answer, DriverReport
+from common.csi.reports import NODE_GET_INFO, Answer, DriverReport
 from tests.kit.cluster_objects import as_yaml, attachment, volume
 from tests.kit.operator import by_hand
 from tests.kit.spoken_node import Site, report

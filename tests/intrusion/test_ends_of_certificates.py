@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from common.certificate_ends import terms_in
+from common.net.certificate_ends import terms_in
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import SERVER_AUTH, Authority
 from tests.kit.operator import by_hand

@@ -12,16 +12,16 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from common.enrolment import CaCertificates, Issued, JoinToken, encode
 from common.errors import DialError
-from common.limits import Limits
-from common.listener import Listener
+from common.links.listener import Listener
 from common.messages import Kind
+from common.net.enrolment import CaCertificates, Issued, JoinToken, encode
+from common.net.tls import TlsFiles, TlsIdentity
+from common.observe.version import introduce
+from common.session.limits import Limits
 from common.status import Code, Origin, Status
-from common.tls import TlsFiles, TlsIdentity
-from common.version import introduce
-from edge.identity import Identity
-from edge.join import join
+from edge.identity.identity import Identity
+from edge.identity.join import join
 from tests.kit.certificates import Authority, Pem
 from tests.kit.linked import Peer
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Stream
+    from common.session.link import Stream
 
 SECRET = b"the-secret-of-the-token-32-bytes"
 
@@ -77,8 +77,8 @@ async def listening(handler: FalseHub, pem: Pem, host: str = "127.0.0.1") -> Asy
 @pytest.fixture(autouse=True)
 def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rejected connections are gone when a test ends."""
-    monkeypatch.setattr("common.tcp.LINGER_S", 0.001)
-    monkeypatch.setattr("common.transport.LINGER_S", 0.001)
+    monkeypatch.setattr("common.net.tcp.LINGER_S", 0.001)
+    monkeypatch.setattr("common.links.transport.LINGER_S", 0.001)
 
 
 @pytest.fixture

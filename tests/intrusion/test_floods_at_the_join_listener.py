@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.enrolment import Join, encode
 from common.messages import Ack, Chunk, End, Goodbye, Kind, Open, Priority
+from common.net.enrolment import Join, encode
 from tests.kit.enrolling import NodeKey
 from tests.kit.joinable_hub import JoinableHub
 

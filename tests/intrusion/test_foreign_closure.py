@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.digest import digest_of
 from common.messages import Chunk, Kind, Open, Priority
-from common.sync_messages import Differ, Digest, Held, HeldAll, Put, decode, encode
-from common.topology import NODE_SEGMENT
+from common.objects.digest import digest_of
+from common.objects.sync_messages import Differ, Digest, Held, HeldAll, Put, decode, encode
+from common.objects.topology import NODE_SEGMENT
 from tests.kit.cluster_objects import as_yaml, claim, pod, secret, volume
 from tests.kit.operator import hub_state
 from tests.kit.stranger import HungUp, Stranger, hello

@@ -8,11 +8,11 @@ import socket
 
 import pytest
 
-from common.endpoint import hub_endpoint
 from common.errors import DialError
-from common.limits import Limits
+from common.net.endpoint import hub_endpoint
+from common.net.proxy import Proxy, through
 from common.parsers import HostPort
-from common.proxy import Proxy, through
+from common.session.limits import Limits
 
 HUB = hub_endpoint("wss://127.1:443")
 """By this name it is not this machine's own, which is dialled without a proxy."""

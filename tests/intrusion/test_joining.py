@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.records import records
-from common.enrolment import MAX_REQUEST_BYTES, AskCa, CaCertificates, JoinToken, Refused, parse_token
 from common.messages import Chunk, End, Kind, Open, Priority, Reason
+from common.net.enrolment import MAX_REQUEST_BYTES, AskCa, CaCertificates, JoinToken, Refused, parse_token
 from common.status import Code
 from tests.kit.enrolling import NodeKey, ask, trusting
 from tests.kit.operator import by_hand, hub_state, node_state

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.reports import MAX_REPORT_BYTES
+from common.csi.reports import MAX_REPORT_BYTES
 from tests.kit.operator import hub_state
 from tests.kit.requests import create
 from tests.kit.spoken_node import Site, report

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.accounting import Account
+from common.observe.accounting import Account
 from common.status import Status
 
 

@@ -39,7 +39,7 @@ PATIENT = (
 """Of a hub that follows a cluster: a test may stop its API server for a while."""
 
 REDIAL_LIMIT_S = 60.0
-"""An uplink dials at least every 30 s (`common.uplink`), and the machine may be busy."""
+"""An uplink dials at least every 30 s (`common.links.uplink`), and the machine may be busy."""
 
 
 class UnforeseenError(AssertionError):

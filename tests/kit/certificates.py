@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.certificate import key_fingerprint
+from common.net.certificate import key_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,7 +73,7 @@ class Pem:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the key's SubjectPublicKeyInfo, as `common.peer.Peer.key`."""
+        """SHA-256 of the key's SubjectPublicKeyInfo, as `common.net.peer.Peer.key`."""
         return key_fingerprint(self.certificate.public_key())
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cloud.sources.manifests.manifest_objects import Entry, read_objects
-from common.offline_policy import PARAMETER
+from common.objects.offline_policy import PARAMETER
 
 if TYPE_CHECKING:
-    from common.objects import Ref
+    from common.objects.objects import Ref
 
 DRIVER = "d.example"
 

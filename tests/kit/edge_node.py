@@ -23,9 +23,9 @@ import yaml
 from cli.edge_volumes import ask
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
-from common.fault_points import VARIABLE
+from common.net.settings import INSECURE
 from common.pages.json_form import plain
-from common.settings import INSECURE
+from common.store.fault_points import VARIABLE
 from edge.volumes import attachment_name
 from tests.kit.bridge import Agent, Bridge
 from tests.kit.machine import Machine

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.metrics import Metrics
-from common.objects import Object, Ref, Stamp, encode_body
+from common.objects.objects import Object, Ref, Stamp, encode_body
+from common.observe.metrics import Metrics
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable, published_for, staged_for
 from edge.disk.layout import Layout
@@ -28,20 +28,20 @@ from edge.disk.mounts import MountTable
 from edge.fencing.fencing import Fencing
 from edge.manager.facts import VolumeFacts
 from edge.manager.host import VolumeHost
-from edge.manager.opt_in import OptIn
 from edge.manager.rows import target_of
-from edge.manager.states import Device, Publication, Row
-from edge.manager.wanted import Wanted
 from edge.stores.fact_store import FactRefused
 from edge.volume_errors import NotReady, Uncertain
 from edge.volume_manager import VolumeManager
 from edge.volumes import PodVolume, Volume, VolumeKey, attachment_name
+from edge.wanted.opt_in import OptIn
+from edge.wanted.states import Device, Publication, Row
+from edge.wanted.wanted import Wanted
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 
-    from common.metrics import VolumeStats
+    from common.observe.metrics import VolumeStats
     from common.pages.agent import PodVolumeStatus
 
 NODE = "n1"

@@ -11,14 +11,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from common.certificate import key_fingerprint, with_certificate
-from common.enrolment import Answer, Issued, Renew, Request, decode, encode, renewal_text
 from common.messages import Chunk, End, Kind, Open, Priority
+from common.net.certificate import key_fingerprint, with_certificate
+from common.net.enrolment import Answer, Issued, Renew, Request, decode, encode, renewal_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from common.peer import Peer
+    from common.net.peer import Peer
     from tests.kit.stranger import Stranger
 
 

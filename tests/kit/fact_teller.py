@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from common.digest import digest_of
 from common.messages import Chunk, Credit, End, Goodbye, Kind, Open, Ping, Pong, Priority, encode_chunk
-from common.objects import Object, Ref, Stamp, encode_body
-from common.sync import BUDGET_BYTES
-from common.sync_messages import Differ, Digest, Refused, Stored, SyncMessage, decode, encode, put
+from common.objects.digest import digest_of
+from common.objects.objects import Object, Ref, Stamp, encode_body
+from common.objects.sync import BUDGET_BYTES
+from common.objects.sync_messages import Differ, Digest, Refused, Stored, SyncMessage, decode, encode, put
 from tests.kit.stranger import hello
 
 if TYPE_CHECKING:

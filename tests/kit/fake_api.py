@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from cloud.kube import RESOURCES, KubeError, Page, Resource
+from cloud.kube.client import RESOURCES, KubeError, Page, Resource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ _WITH_STATUS = {"Pod", "PersistentVolumeClaim", "PersistentVolume", "Node"}
 
 
 class FakeApi:
-    """Stands in for `cloud.kube.Kube`.
+    """Stands in for `cloud.kube.client.Kube`.
 
     Attributes:
         failures: by verb, the errors of the next calls.

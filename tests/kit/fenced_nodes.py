@@ -20,7 +20,7 @@ import yaml
 from cli.edge_volumes import ask
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
-from common.offline_policy import ANNOTATION
+from common.objects.offline_policy import ANNOTATION
 from common.pages.json_form import plain
 from common.status import Code
 from tests.kit import fencing_agent

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from cloud.absences import Absences
-from cloud.fences import Fences
+from cloud.detach.absences import Absences
+from cloud.detach.fences import Fences
+from cloud.detach.mount_guard import MountGuard
+from cloud.detach.mounts import Mounts, no_mounts
 from cloud.kinds.nodes import NodeState
-from cloud.mount_guard import MountGuard
-from cloud.mounts import Mounts, no_mounts
-from cloud.node_records import StoredNode, record_of
+from cloud.nodes.node_records import StoredNode, record_of
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
+from common.csi.reports import NODE_GET_INFO, Answer, DriverReport
 from common.errors import VolumeHeld
-from common.objects import Ref, Stamp
+from common.objects.objects import Ref, Stamp
 from common.operator_orders import Fence, Unfence
-from common.reports import NODE_GET_INFO, Answer, DriverReport
 from tests.kit.cluster_objects import DRIVER, attachment, entries, node, volume
 from tests.kit.memory_records import MemoryRecords
 

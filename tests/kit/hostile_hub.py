@@ -23,15 +23,15 @@ from cli.edge_volumes import ask
 from cloud.sync.streams import SyncServer
 from common.csi import csi_pb2 as csi
 from common.csi.methods import METHODS
-from common.limits import Limits
-from common.listener import Listener, listen_tcp
+from common.links.listener import Listener, listen_tcp
 from common.messages import Kind
-from common.objects import Object, Ref, Stamp
+from common.net.tls import TlsFiles, TlsIdentity
+from common.objects.objects import Object, Ref, Stamp
+from common.observe.version import introduce
 from common.pages.json_form import plain
 from common.parsers import HostPort
+from common.session.limits import Limits
 from common.status import Origin, Status
-from common.tls import TlsFiles, TlsIdentity
-from common.version import introduce
 from edge.disk.loop_devices import detach_loops
 from edge.disk.mounts import read_table, unmount
 from tests.kit.answers import methods_of, path_of
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from common.link import Link, Stream
+    from common.session.link import Link, Stream
     from tests.kit.certificates import Pem
 
 NODE_METHODS = sorted(methods_of("Node"))

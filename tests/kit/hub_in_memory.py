@@ -7,20 +7,20 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from cli.process_options import HUB_OPTIONS
-from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
 from cloud.hub_parts import HubParts
-from cloud.incarnation import Incarnation
-from cloud.sync_part import SyncPart
-from cloud.unique_segments import UniqueSegments
-from common.certificate_ends import CertificateEnds
+from cloud.leadership.incarnation import Incarnation
+from cloud.nodes.edge_nodes import Nodes
+from cloud.nodes.unique_segments import UniqueSegments
+from cloud.parts.sync_part import SyncPart
 from common.csi.csi_pb2 import GetPluginInfoResponse
-from common.limits import Limits
+from common.csi.reports import GET_PLUGIN_INFO, Answer, DriverReport, encode_reports
 from common.messages import Hello, Kind
-from common.metrics import Metrics
-from common.peer import Peer as Address
-from common.reports import GET_PLUGIN_INFO, Answer, DriverReport, encode_reports
-from common.version import introduce
+from common.net.certificate_ends import CertificateEnds
+from common.net.peer import Peer as Address
+from common.observe.metrics import Metrics
+from common.observe.version import introduce
+from common.session.limits import Limits
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from common.link import Link, Stream
+    from common.session.link import Link, Stream
     from common.status import Status
 
 DRIVER = "d.example"

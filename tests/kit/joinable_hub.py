@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.enrolment import Issued, Join, JoinToken, Refused, Renew, parse_token
 from common.messages import Goodbye, Kind
+from common.net.enrolment import Issued, Join, JoinToken, Refused, Renew, parse_token
 from tests.kit.certificates import Authority
 from tests.kit.enrolling import NodeKey, ask, trusting
 from tests.kit.operator import by_hand

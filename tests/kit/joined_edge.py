@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.fault_points import VARIABLE
-from edge.identity import Identity
+from common.store.fault_points import VARIABLE
+from edge.identity.identity import Identity
 from tests.kit import prefork
 from tests.kit.bridge import Agent, Bridge, Hub
 from tests.kit.certificates import Authority

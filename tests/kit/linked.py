@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from common.limits import Limits
-from common.link import Link, LinkHandler, Stream
-from common.local_dial import join
+from common.links.local_dial import join
 from common.messages import Hello
+from common.observe.version import introduce
+from common.session.limits import Limits
+from common.session.link import Link, LinkHandler, Stream
 from common.status import Code, Origin, Status
-from common.version import introduce
 
 
 class Peer(LinkHandler):

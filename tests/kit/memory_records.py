@@ -16,7 +16,7 @@ import yaml
 
 from cloud.records.objects import place_of, records_in, value_of
 from cloud.records.records import read_all
-from common.database_writer import WriteFailed
+from common.store.database_writer import WriteFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

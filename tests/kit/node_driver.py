@@ -9,7 +9,7 @@ from typing import Any
 from common.csi.methods import METHODS
 from common.errors import CallTimeout
 from common.status import Code, Status
-from edge.driver_call import lease_over
+from edge.calls.driver_call import lease_over
 
 
 @dataclass

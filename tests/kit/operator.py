@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from cli.hub_state import as_json, ask_state
-from common.endpoint import Endpoint
+from cli.operators.hub_state import as_json, ask_state
+from common.net.endpoint import Endpoint
 from tests.kit import prefork
 
 

@@ -4,7 +4,7 @@ import json
 from datetime import datetime
 from typing import Any, TypeVar
 
-from cli.hub_state import HubState
+from cli.operators.hub_state import HubState
 from common.pages.hub import HubStatus, NodeStatus
 from common.pages.json_form import decode, time_of
 

@@ -8,29 +8,24 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from cloud.admission import Admitted, Role
-from cloud.call import Call, Calls
-from cloud.election import ElectionRules, Seat
-from cloud.node_calls import NodeCalls
+from cloud.calls.call import Call, Calls
+from cloud.calls.node_calls import NodeCalls
+from cloud.claims.claims import Claims
+from cloud.claims.election import ElectionRules, Seat
+from cloud.claims.rules import VOLUME, Thing
+from cloud.nodes.fleet import Fleet, Fleets
+from cloud.nodes.offers import Offers
+from cloud.nodes.question import Question, ask
+from cloud.nodes.visit import Visit
 from cloud.placement.affinity import Affinity
-from cloud.placement.claims import Claims
 from cloud.placement.decisions import MOST_OPEN, Mode
-from cloud.placement.fleet import Fleet, Fleets
-from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
-from cloud.placement.rules import VOLUME, Thing
-from cloud.question import Question, ask
 from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Source
-from cloud.visit import Visit
+from cloud.trust.admission import Admitted, Role
 from common.csi import csi_pb2 as csi
-from common.errors import CallError, CallTimeout, LinkLost, TunnelClosed, driver_missing, node_offline
-from common.messages import Kind as StreamKind
-from common.messages import Open, Priority
-from common.metrics import Metrics
-from common.objects import Ref, Stamp
-from common.reports import (
+from common.csi.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
     GET_PLUGIN_INFO,
@@ -38,9 +33,21 @@ from common.reports import (
     Answer,
     DriverReport,
 )
+from common.errors import (
+    CallError,
+    CallTimeout,
+    LinkLost,
+    TunnelClosed,
+    driver_missing,
+    node_offline,
+)
+from common.messages import Kind as StreamKind
+from common.messages import Open, Priority
+from common.objects.objects import Ref, Stamp
+from common.objects.topology import NODE_SEGMENT
+from common.observe.metrics import Metrics
+from common.observe.version import introduce
 from common.status import Code, Origin, Status
-from common.topology import NODE_SEGMENT
-from common.version import introduce
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.state_db import records_in
 
@@ -48,9 +55,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from cloud.placement.book import Book
-    from cloud.placement.claim import Attempt, Claim
-    from common.receiver import Receiver
+    from cloud.claims.book import Book
+    from cloud.claims.claim import Attempt, Claim
+    from common.session.receiver import Receiver
 
 DRIVER = "d.example"
 LEASE_S = 60
@@ -103,7 +110,7 @@ def report(
 
 
 class _NodeLink:
-    """The link of a node: its vendor is asked in the loop's next turn (`common.link.Link`)."""
+    """The link of a node: its vendor is asked in the loop's next turn (`common.session.link.Link`)."""
 
     over = False
 
@@ -145,7 +152,7 @@ class _NodeLink:
 
 
 class _CallerLink:
-    """The link of a caller (`common.link.Link`)."""
+    """The link of a caller (`common.session.link.Link`)."""
 
     def __init__(self, driver: str, mode: str) -> None:
         self.loop = asyncio.get_running_loop()
@@ -361,7 +368,7 @@ class Placed:
     def check(self, driver: str, request: bytes, serving: str) -> None:
         """Nothing is mounted."""
 
-    # what is asked of `cloud.edge_nodes.Nodes`
+    # what is asked of `cloud.nodes.edge_nodes.Nodes`
 
     def knows(self, name: str) -> bool:
         return name in self.reports
@@ -516,7 +523,7 @@ Placing = Callable[..., Placed]
 
 
 class Reported:
-    """Nodes that have reported a driver, all connected (`cloud.edge_nodes.Nodes`)."""
+    """Nodes that have reported a driver, all connected (`cloud.nodes.edge_nodes.Nodes`)."""
 
     def __init__(self, reports: dict[str, DriverReport]) -> None:
         self._reports = reports

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from common import fault_points
+from common.store import fault_points
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -29,7 +29,7 @@ _TAIL_LINES = 30
 _STOP_LIMIT_S = 10.0
 
 _LOG_S = 0.25
-"""A process writes its log every 50 ms (`common.line_writer`), and on a busy machine later."""
+"""A process writes its log every 50 ms (`common.observe.line_writer`), and on a busy machine later."""
 
 
 class ProcessDiedError(AssertionError):

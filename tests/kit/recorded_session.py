@@ -4,9 +4,9 @@ from collections import deque
 from typing import Any
 
 from common.errors import CallTimeout, TunnelClosed
-from common.limits import Limits
 from common.messages import Hello, Open
-from common.session import Session, State
+from common.session.limits import Limits
+from common.session.session import Session, State
 from common.status import Status
 from tests.kit.events import (
     Cancelled,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.election import Elected
-from cloud.placement.claim import Mark
-from cloud.placement.claims import Claims
-from cloud.placement.rules import GROUP, VOLUME, Thing
+from cloud.claims.claim import Mark
+from cloud.claims.claims import Claims
+from cloud.claims.election import Elected
+from cloud.claims.rules import GROUP, VOLUME, Thing
 from cloud.records.records import Change, Kind
 from common.errors import SettingsError
 from tests.kit.placed_nodes import claimed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from common.peer import Peer
+from common.net.peer import Peer
 
 
 @dataclass(frozen=True)

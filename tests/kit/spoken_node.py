@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from common.csi import csi_pb2 as csi
 from common.csi.methods import METHODS
-from common.messages import Chunk, End, Kind, Open, Ping, Pong, Priority
-from common.reports import (
+from common.csi.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
     GET_PLUGIN_INFO,
@@ -27,6 +26,7 @@ from common.reports import (
     DriverReport,
     encode_reports,
 )
+from common.messages import Chunk, End, Kind, Open, Ping, Pong, Priority
 from common.status import Code, Origin
 from tests.kit.answers import path_of
 from tests.kit.bridge import Bridge

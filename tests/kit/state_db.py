@@ -6,7 +6,7 @@ import json
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from common.database import connect_to_read
+from common.store.database import connect_to_read
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
+from common.csi.reports import GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport, encode_reports
 from common.messages import Chunk, End, Frame, Goodbye, Hello, Kind, Open, Priority, decode, encode
-from common.reports import GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport, encode_reports
-from common.version import introduce
+from common.observe.version import introduce
 from tests.kit.apart import apart
 
 if TYPE_CHECKING:

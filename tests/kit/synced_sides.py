@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.sync import MISSED_KINDS, PASSING_KINDS, Confirmed, Learner, Teller, Untold
-from common.sync_messages import Change, Drop, InStep, Put, Stored, SyncMessage, decode, encode
+from common.objects.sync import MISSED_KINDS, PASSING_KINDS, Confirmed, Learner, Teller, Untold
+from common.objects.sync_messages import Change, Drop, InStep, Put, Stored, SyncMessage, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from common.objects import Object, Ref, Stamp
+    from common.objects.objects import Object, Ref, Stamp
 
 MAX_MESSAGE_BYTES = 3_000
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cloud.node_rights import NodeRights
-from common.objects import Ref
+from cloud.nodes.node_rights import NodeRights
+from common.objects.objects import Ref
 
 
 class SaidNodes:
-    """Nodes that all have reported the same drivers, with one certificate (`cloud.edge_nodes.Nodes`)."""
+    """Nodes that all have reported the same drivers, with one certificate (`cloud.nodes.edge_nodes.Nodes`)."""
 
     def __init__(self, reported: Mapping[str, Mapping[str, str]] | None = None, named: Sequence[str] = ()) -> None:
         self._reported, self._named = reported or {}, named

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.offline_policy import FENCE, PARAMETER
+from common.objects.offline_policy import FENCE, PARAMETER
 from tests.kit.forms import slow_in_hub
 from tests.kit.peers import manifests
 from tests.kit.waiting import wait_for

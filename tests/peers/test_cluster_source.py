@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.kube import RESOURCES, KubeError, connect
+from cloud.kube.client import RESOURCES, KubeError, connect
 from cloud.sources.cluster.cluster import WATCHED, Cluster
 from common.errors import SettingsError
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.peers import manifests
 from tests.kit.waiting import until
 

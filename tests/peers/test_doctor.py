@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cli.doctor import cluster, permissions
 from cli.doctor.finding import Level
-from cloud.kube import connect
+from cloud.kube.client import connect
 from tests.kit.deployed import objects
 from tests.kit.pages import node
 from tests.kit.peers import manifests

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from common.csi.reports import encode_reports
 from common.messages import Chunk, Kind, Open, Priority
-from common.objects import Object, Ref, Stamp, encode_body
-from common.reports import encode_reports
+from common.objects.objects import Object, Ref, Stamp, encode_body
 from tests.kit.bridge import Bridge
 from tests.kit.fact_teller import FactTeller
 from tests.kit.peers.cluster_node import DEPLOY, HUB

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.dial import dial
-from common.endpoint import hub_endpoint
-from common.fault_points import VARIABLE
-from common.limits import Limits
+from common.links.dial import dial
+from common.net.endpoint import hub_endpoint
+from common.observe.version import introduce
+from common.session.limits import Limits
 from common.status import Code
-from common.version import introduce
+from common.store.fault_points import VARIABLE
 from tests.kit.bridge import REDIAL_LIMIT_S, Agent, Hub, Proxy
 from tests.kit.fault_points import LEAD
 from tests.kit.linked import Peer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from common.link import Link
+    from common.session.link import Link
     from tests.kit.peers.control_plane import ControlPlane
     from tests.kit.peers.sidecars import Sidecars
     from tests.kit.peers.testdriver import RunningDriver

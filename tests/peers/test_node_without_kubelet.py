@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kinds.nodes import PROBLEM
-from common.objects import Ref, Stamp
+from common.objects.objects import Ref, Stamp
 from edge.stores.sealing import load_sealer
 from tests.kit.edge_node import NODE, pod, volume
 from tests.kit.needs import needs_mounts

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloud.kube import KubeError, connect, find
+from cloud.kube.client import KubeError, connect, find
 from cloud.records.kubernetes import KubernetesRecords
 from cloud.records.objects import RESOURCES, Place, place_of
 from cloud.records.records import Change, Kind
-from common.database_writer import WriteFailed
+from common.store.database_writer import WriteFailed
 from tests.kit.records_suite import KEY, RecordsSuite, claim, found
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from cloud.kube import Kube, Resource
+    from cloud.kube.client import Kube, Resource
     from tests.kit.peers.control_plane import ControlPlane
     from tests.kit.records_suite import Reopen
 

@@ -6,16 +6,16 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from cloud.kube import connect
+from cloud.kube.client import connect
 from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.event_writer import EventWriter
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.peers import manifests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from cloud.kube import Kube
+    from cloud.kube.client import Kube
     from tests.kit.peers.control_plane import ControlPlane
 
 Body = dict[str, Any]

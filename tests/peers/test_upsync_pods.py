@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.kube import connect
+from cloud.kube.client import connect
 from cloud.upsync.pod_writer import PodWriter
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.peers import manifests
 
 if TYPE_CHECKING:

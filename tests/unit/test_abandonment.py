@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from cli import abandon, main
-from cli.abandon import Progress
-from cli.operator_options import OperatorSettings
-from cloud.abandon.cluster_release import GOES, ClusterRelease, NodeInTheWay, Released
-from cloud.abandon.own_storage import own_contents, own_volumes
-from cloud.kube import RESOURCES, KubeError
-from cloud.placement.claim import Mark
-from cloud.placement.rules import GROUP, SNAPSHOT, VOLUME, Thing
+from cli import main
+from cli.operators import abandon
+from cli.operators.abandon import Progress
+from cli.operators.operator_options import OperatorSettings
+from cloud.claims.claim import Mark
+from cloud.claims.rules import GROUP, SNAPSHOT, VOLUME, Thing
+from cloud.kube.client import RESOURCES, KubeError
+from cloud.nodes.unique_segments import UniqueSegments, unique_keys
+from cloud.operators.cluster_release import GOES, ClusterRelease, NodeInTheWay, Released
+from cloud.operators.own_storage import own_contents, own_volumes
+from cloud.parts.sync_part import NoSync, SyncPart
 from cloud.sources.source import Item, Source
-from cloud.sync_part import NoSync, SyncPart
-from cloud.unique_segments import UniqueSegments, unique_keys
-from common.endpoint import hub_endpoint
 from common.errors import BridgeError, CallError, order_refused
-from common.objects import Ref, Stamp
+from common.net.endpoint import hub_endpoint
+from common.objects.objects import Ref, Stamp
 from common.operator_orders import Abandon, Done, Forget, NodeStorage, OwnStorage
 from tests.kit.fake_api import FakeApi
 from tests.kit.hub_in_memory import Hub, report, running

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common import logs
-from common.accounting import Account, Accounts
 from common.errors import CallTimeout, shutting_down, status_of
-from common.exposition import registry_of
-from common.metrics import Metrics
+from common.observe import logs
+from common.observe.accounting import Account, Accounts
+from common.observe.exposition import registry_of
+from common.observe.metrics import Metrics
 from common.status import Code, Origin, Status
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from cloud.admission import Role, admit
+from cloud.trust.admission import Role, admit
 from common.errors import HandshakeRefused
 from common.messages import Hello, Reason
-from common.peer import CLIENT_AUTH, Peer
-from common.version import introduce
+from common.net.peer import CLIENT_AUTH, Peer
+from common.observe.version import introduce
 from tests.kit.shown_peer import ShownPeer
 
 UDS = Peer("pid 7 uid 0", local=True, uid=0)

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.csi import csi_pb2
+from common.csi.reports import CONTROLLER_GET_CAPABILITIES, Answer, DriverReport, decode_problems, is_problems
 from common.errors import MessageTooLarge
-from common.limits import Limits
-from common.link import Stream
 from common.messages import Kind
-from common.metrics import Metrics
+from common.observe.metrics import Metrics
 from common.relay.errors import VendorCallWithheld, VendorConnectionError, VendorUnreachable
-from common.reports import CONTROLLER_GET_CAPABILITIES, Answer, DriverReport, decode_problems, is_problems
+from common.session.limits import Limits
+from common.session.link import Stream
 from common.status import Code, Origin, Status
 from edge.agent import Agent
-from edge.controller_lease import ControllerLease
-from edge.driver_call import PARSE_OFF_LOOP_BYTES
-from edge.drivers import Driver
-from edge.hub_mark import HubMark
+from edge.calls.controller_lease import ControllerLease
+from edge.calls.driver_call import PARSE_OFF_LOOP_BYTES
+from edge.calls.drivers import Driver
+from edge.identity.hub_mark import HubMark
 from edge.operations import Operations
-from edge.problems import Problems
 from edge.registry.driver_services import told_reports
+from edge.reports.problems import Problems
 from tests.kit.accounts import note_ends
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.waiting import settle, until
@@ -33,8 +33,8 @@ from tests.kit.waiting import settle, until
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from common.link import Link
     from common.relay.client_call import ClientCall
+    from common.session.link import Link
 
 NAME = "d.example"
 CONTROLLER = "/csi.v1.Controller/"

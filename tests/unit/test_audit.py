@@ -10,8 +10,8 @@ import pytest
 
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from common import logs
-from common.line_limit import BURST
+from common.observe import logs
+from common.observe.line_limit import BURST
 
 Lines = "Callable[[], list[dict[str, Any]]]"
 

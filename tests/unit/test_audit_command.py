@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from cli import audit
 from cli.main import cli
-from cli.operator_options import OperatorSettings
-from cli.table import age
+from cli.operators import audit
+from cli.operators.operator_options import OperatorSettings
+from cli.operators.table import age
 from common.csi import csi_pb2 as csi
-from common.endpoint import Endpoint
 from common.errors import BridgeError
+from common.net.endpoint import Endpoint
 from common.operator_orders import Audited, Leak, Unasked
 from common.status import Code, Status
 

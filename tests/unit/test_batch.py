@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common import batch
-from common.endpoint import hub_endpoint
-from common.limits import Limits
-from common.link import Link
+from common.links.transport import WebSocket
 from common.messages import Kind, Open
-from common.receiver import Receiver
+from common.net.endpoint import hub_endpoint
+from common.observe.version import introduce
+from common.session import batch
+from common.session.limits import Limits
+from common.session.link import Link
+from common.session.receiver import Receiver
 from common.status import Code, Status
-from common.transport import WebSocket
-from common.version import introduce
 from tests.kit.http2 import REQUEST, Serving, Wire, fields, message, wire
 from tests.kit.linked import Peer
 from tests.kit.waiting import settle

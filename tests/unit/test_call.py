@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from cli.call import encode_request, find_method, secrets_in, show
+from cli.operators.call import encode_request, find_method, secrets_in, show
 from common.csi import csi_pb2
 from common.csi.methods import METHODS
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edge.manager.call_inputs import CallInputs, Waiting
 from edge.volume_errors import NotReady
 from edge.volumes import DriverRules, Pod, PodVolume, SecretRef, Volume
+from edge.wanted.call_inputs import CallInputs, Waiting
 from tests.kit.edge_volumes import DRIVER, NODE, FakeClock, FakeStore, attachment, secret
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.election import Seat
-from common.reports import DriverReport
+from cloud.claims.election import Seat
+from common.csi.reports import DriverReport
 from tests.kit.waiting import settle
 from tests.unit.test_edge_nodes import DRIVER, Known, hello, report
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Link
+    from common.session.link import Link
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from cryptography import x509
 
-from cloud.admission import Role
 from cloud.peer_ends import PeerTerm, ending, show_first_ends
-from common.certificate_ends import CertificateEnds, Term, terms_in
-from common.exposition import registry_of
-from common.metrics import Metrics
+from cloud.trust.admission import Role
+from common.net.certificate_ends import CertificateEnds, Term, terms_in
+from common.observe.exposition import registry_of
+from common.observe.metrics import Metrics
 from tests.kit.certificates import Authority, bundle
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_a_process_tells_the_end_of_its_certificate_until_the_file_is_renewed(
     pem = authority.issue("a", "b", file="own", lifetime_s=100.0)
     (term,) = terms_in(pem.cert.read_bytes())
     now = term.ends_at - 90
-    monkeypatch.setattr("common.certificate_ends.time.time", lambda: now)
+    monkeypatch.setattr("common.net.certificate_ends.time.time", lambda: now)
     ends = CertificateEnds(pem.cert, pem.ca, metrics)
     assert shown(metrics, "own") == term.ends_at
     (ca,) = terms_in(pem.ca.read_bytes())
@@ -76,7 +76,7 @@ def test_of_several_authorities_the_first_that_ends_is_told(tmp_path: Path, monk
     (term,) = terms_in(old.path.read_bytes())
     now, metrics = term.ends_at - 1, Metrics()
     pem = new.hub()
-    monkeypatch.setattr("common.certificate_ends.time.time", lambda: now)
+    monkeypatch.setattr("common.net.certificate_ends.time.time", lambda: now)
     (sentence,) = CertificateEnds(pem.cert, ca, metrics).problems()
     assert sentence.startswith(f"a CA certificate in {ca} ends at ")
     assert shown(metrics, "ca") == term.ends_at

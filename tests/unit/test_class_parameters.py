@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.class_parameters import without_own
+from cloud.calls.class_parameters import without_own
 from common.csi import csi_pb2 as csi
-from common.offline_policy import PARAMETER
+from common.objects.offline_policy import PARAMETER
 
 SERVICE = "/csi.v1.Controller/"
 TAKEN: dict[str, Any] = {

@@ -10,9 +10,9 @@ import pytest
 
 from cloud.kinds.nodes import NodeState
 from cloud.kinds.tokens import TokenRequest
-from cloud.kube import KubeError, Page, Resource
+from cloud.kube.client import KubeError, Page, Resource
 from cloud.sources.cluster.cluster import WATCHED, Cluster
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle, until
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edge.controller_lease import ControllerLease, boot_time
+from edge.calls.controller_lease import ControllerLease, boot_time
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:

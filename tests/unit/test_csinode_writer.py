@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cloud.kube import RESOURCES, KubeError, Resource
+from cloud.kube.client import RESOURCES, KubeError, Resource
 from cloud.upsync.csinode_writer import CSINodeWriter
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.fake_api import FakeApi
 
 CSI_NODE = Ref("CSINode", "", "n1")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common import database_writer
-from common.database import Schema, connect_to_read, open_database
-from common.database_writer import DatabaseWriter, Statement, WriteFailed
 from common.errors import NewerState
+from common.store import database_writer
+from common.store.database import Schema, connect_to_read, open_database
+from common.store.database_writer import DatabaseWriter, Statement, WriteFailed
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.metrics import Metrics
+from common.observe.metrics import Metrics
 from edge.direct.file_systems import Content
 from edge.disk.layout import Layout
-from edge.manager.opt_in import ANNOTATION, OptIn
-from edge.manager.states import BY_DRIVER, Handover, Publication, State
-from edge.runtimes import direct_runtime
+from edge.disk.runtimes import direct_runtime
 from edge.volume_errors import Uncertain
+from edge.wanted.opt_in import ANNOTATION, OptIn
+from edge.wanted.states import BY_DRIVER, Handover, Publication, State
 from tests.kit.edge_volumes import EdgeVolumes
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from common.objects import Ref
+    from common.objects.objects import Ref
     from edge.disk.found_volumes import Published
     from edge.volumes import PodVolume
 

@@ -11,9 +11,9 @@ from cloud.trust.audit import Event
 from cloud.trust.denials import Denials
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import Certificate, State, TrustStore
-from common.database_writer import WriteFailed
 from common.errors import CallError
 from common.operator_orders import Allow, CreateToken, Deny
+from common.store.database_writer import WriteFailed
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
 

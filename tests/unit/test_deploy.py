@@ -20,12 +20,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from cli import main, process
 from cli.process_options import EDGE_OPTIONS
-from cloud.admission import admit
 from cloud.hub_settings import HubSettings
-from common.certificate import with_certificate
-from common.enrolment import rights_in
+from cloud.trust.admission import admit
 from common.errors import HandshakeRefused
-from common.version import VERSION, introduce
+from common.net.certificate import with_certificate
+from common.net.enrolment import rights_in
+from common.observe.version import VERSION, introduce
 from edge.settings import AgentFlags
 from examples.dirdriver import main as dirdriver
 from tests.kit import needs
@@ -46,8 +46,8 @@ from tests.kit.deployed import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from common.peer import Peer
-    from common.settings import ProcessSettings
+    from common.net.peer import Peer
+    from common.net.settings import ProcessSettings
 
 Object = dict[str, Any]
 

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.endpoint import Endpoint, hub_endpoint, is_loopback
 from common.errors import HandshakeRefused, MessageTooLarge
-from common.limits import Limits
-from common.local_dial import LocalPort
+from common.links.local_dial import LocalPort
 from common.messages import Kind, Reason
-from common.peer import Peer as Identity
-from common.receiver import Receiver
+from common.net.endpoint import Endpoint, hub_endpoint, is_loopback
+from common.net.peer import Peer as Identity
+from common.observe.version import introduce
+from common.session.limits import Limits
+from common.session.receiver import Receiver
 from common.status import Code, Status
-from common.version import introduce
 from tests.kit.linked import Peer, local_pair
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from common.link import Link
     from common.messages import Open
+    from common.session.link import Link
 
 
 @pytest.mark.parametrize(

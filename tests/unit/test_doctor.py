@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from cli import status
 from cli.doctor import command
 from cli.doctor.agent import check_link, check_volumes
 from cli.doctor.certificates import check_certificate
@@ -27,15 +26,16 @@ from cli.doctor.permissions import examine as examine_permissions
 from cli.doctor.proxy import check_driver, check_sidecars
 from cli.doctor.sockets import check_socket, connections
 from cli.doctor.watchdog import check_watchdog
+from cli.operators import status
 from cli.process_options import HUB_OPTIONS
-from cloud.admission import Role
-from cloud.kube import KubeError, Resource
+from cloud.kube.client import KubeError, Resource
+from cloud.trust.admission import Role
 from common.errors import BridgeError, first_of
+from common.net.tls import TlsFiles
+from common.observe.version import SOFTWARE
 from common.pages.agent import AgentStatus, NodeVolumes
 from common.pages.json_form import encode
 from common.status import Code, Status
-from common.tls import TlsFiles
-from common.version import SOFTWARE
 from tests.kit.certificates import Authority, Pem, bundle
 from tests.kit.fake_api import FakeApi
 from tests.kit.pages import SINCE, page, proxy, refusal
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cli.doctor.finding import Finding
-    from cli.hub_state import HubState
+    from cli.operators.hub_state import HubState
     from common.pages.hub import NodeStatus
 
 

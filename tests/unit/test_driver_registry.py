@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.identity_cache import IdentityCache
+from cloud.proxy.identity_cache import IdentityCache
 from common.csi import csi_pb2
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
-from common.errors import CallError
-from common.reports import (
+from common.csi.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
     GET_PLUGIN_INFO,
@@ -23,8 +22,9 @@ from common.reports import (
     Answer,
     DriverReport,
 )
+from common.errors import CallError
+from common.objects.topology import has_topology
 from common.status import Code
-from common.topology import has_topology
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
 from edge.registry.drivers_store import KnownDrivers, write_drivers

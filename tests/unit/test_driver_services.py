@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
-from common.errors import CallError
-from common.reports import (
+from common.csi.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
     GET_PLUGIN_INFO,
@@ -21,8 +20,9 @@ from common.reports import (
     Answer,
     DriverReport,
 )
+from common.errors import CallError
 from common.status import Code
-from edge.drivers import Driver
+from edge.calls.drivers import Driver
 from edge.registry.driver_services import (
     ambiguities,
     awaits_controller,

@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2
+from common.csi.reports import GET_PLUGIN_INFO, NODE_GET_INFO, REPORTED_METHODS, Answer
 from common.errors import VendorBroken
 from common.relay.errors import VendorConnectionError, VendorUnreachable
-from common.reports import (
-    GET_PLUGIN_INFO,
-    NODE_GET_INFO,
-    REPORTED_METHODS,
-    Answer,
-)
 from common.status import Code, Status
-from edge.drivers import Driver
+from edge.calls.drivers import Driver
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -154,7 +149,7 @@ async def test_a_new_file_at_the_socket_is_told_although_the_driver_answers_the_
 ) -> None:
     """The agent may have given this socket up, because its driver had left it."""
     await one.ask()
-    monkeypatch.setattr("edge.drivers.file_id", lambda _path: (1, 2, 3))
+    monkeypatch.setattr("edge.calls.drivers.file_id", lambda _path: (1, 2, 3))
     await one.ask()
     assert one.changes == 2
 
@@ -263,9 +258,9 @@ async def test_a_driver_whose_socket_is_another_one_or_whose_connection_ends_is_
     one: OneDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed driver leaves its file; a replaced one may go on. The next regular question is a minute away."""
-    monkeypatch.setattr("edge.drivers._LOOK_S", 0.001)
+    monkeypatch.setattr("edge.calls.drivers._LOOK_S", 0.001)
     files = [(1, 1, 1)]
-    monkeypatch.setattr("edge.drivers.file_id", lambda _path: files[-1])
+    monkeypatch.setattr("edge.calls.drivers.file_id", lambda _path: files[-1])
     one.channel.connected = True
     watching = asyncio.create_task(one.driver.watch())
     await until(lambda: one.driver.asked)
@@ -285,7 +280,7 @@ async def test_a_socket_is_looked_at_while_its_driver_hangs_at_a_question(
     one: OneDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its successor may have the socket already, and its calls should not wait."""
-    monkeypatch.setattr("edge.drivers._LOOK_S", 0.001)
+    monkeypatch.setattr("edge.calls.drivers._LOOK_S", 0.001)
 
     async def hang(*_: object, **__: object) -> None:
         await asyncio.Event().wait()

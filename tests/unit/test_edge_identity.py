@@ -14,15 +14,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from cli.process_options import EDGE_OPTIONS
-from common.certificate_ends import Term
-from common.enrolment import Issued, JoinToken, renewal_text
 from common.errors import SettingsError
-from common.limits import Limits
-from edge.identity import Identity, Joined
-from edge.join import join
-from edge.key_maker import answer
-from edge.keys import KeyProcess
-from edge.renewal import RENEW_AT, due_at
+from common.net.certificate_ends import Term
+from common.net.enrolment import Issued, JoinToken, renewal_text
+from common.session.limits import Limits
+from edge.identity.identity import Identity, Joined
+from edge.identity.join import join
+from edge.identity.key_maker import answer
+from edge.identity.keys import KeyProcess
+from edge.identity.renewal import RENEW_AT, due_at
 from edge.settings import complete
 from tests.kit.certificates import Authority
 
@@ -103,7 +103,7 @@ def test_a_process_for_an_agents_key_that_does_not_answer_is_told(
     killed = tmp_path / "killed"
     killed.write_text("#!/bin/sh\nkill -9 $$\n")
     killed.chmod(0o755)
-    monkeypatch.setattr("edge.keys.sys.executable", str(tmp_path / program))
+    monkeypatch.setattr("edge.identity.keys.sys.executable", str(tmp_path / program))
     with pytest.raises(OSError, match=why):
         Identity(tmp_path / "state").request()
 
@@ -112,7 +112,7 @@ def test_a_process_for_keys_that_hangs_ends_with_its_agent(tmp_path: Path, monke
     hangs, begun = tmp_path / "hangs", tmp_path / "begun"
     hangs.write_text(f"#!/bin/sh\ntouch {begun}\nexec sleep 60\n")
     hangs.chmod(0o755)
-    monkeypatch.setattr("edge.keys.sys.executable", str(hangs))
+    monkeypatch.setattr("edge.identity.keys.sys.executable", str(hangs))
     keys = KeyProcess()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(Identity(tmp_path / "state", keys.answer).request)
@@ -131,9 +131,9 @@ def test_the_process_for_keys_finds_the_program_where_the_agent_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent installed for one user, or by PYTHONPATH, could join, and not renew."""
-    (tmp_path / "edge").mkdir()
+    (tmp_path / "edge" / "identity").mkdir(parents=True)
     (tmp_path / "edge" / "__init__.py").touch()
-    (tmp_path / "edge" / "key_maker.py").write_text("raise SystemExit('the agent has this one')")
+    (tmp_path / "edge" / "identity" / "key_maker.py").write_text("raise SystemExit('the agent has this one')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(OSError, match="the agent has this one"):
         Identity(tmp_path / "state").request()

@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.absences import Absences
-from cloud.call import Calls
-from cloud.edge_nodes import Nodes
-from cloud.fences import Fences
-from cloud.mounts import no_mounts
-from cloud.node_calls import NodeCalls
-from cloud.node_records import read_node
+from cloud.calls.call import Calls
+from cloud.calls.node_calls import NodeCalls
+from cloud.detach.absences import Absences
+from cloud.detach.fences import Fences
+from cloud.detach.mounts import no_mounts
+from cloud.nodes.edge_nodes import Nodes
+from cloud.nodes.node_records import read_node
+from cloud.nodes.unique_segments import UniqueKeys, UniqueSegments
 from cloud.placement.decisions import Ask, Send
 from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
-from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
+from common.csi.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
 from common.errors import (
     CallError,
     HandshakeRefused,
     Overloaded,
     timestamp,
 )
-from common.limits import Limits
 from common.messages import Hello, Reason
-from common.metrics import Metrics
+from common.observe.metrics import Metrics
+from common.observe.version import introduce
 from common.operator_orders import Fence
-from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
+from common.session.limits import Limits
 from common.status import Code, Status
-from common.version import introduce
 from tests.kit import spoken_node
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.memory_records import MemoryRecords
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloud.records.records import Records
-    from common.link import Link, Stream
     from common.pages.hub import NodeStatus
+    from common.session.link import Link, Stream
     from tests.kit.placed_nodes import Told
 
 DRIVER = "d.example"
@@ -206,7 +206,7 @@ async def test_a_node_that_was_away_before_the_hubs_restart_keeps_the_time_it_le
 async def test_a_node_that_does_not_come_back_after_its_hub_was_killed_is_written_as_away(
     world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloud.edge_nodes.LONGEST_REDIAL_S", 0.0)
+    monkeypatch.setattr("cloud.nodes.edge_nodes.LONGEST_REDIAL_S", 0.0)
     await world.connected()
     await world.close()  # as a kill: nobody has noted the end of the link
     restarted = Known(world.directory)
@@ -239,7 +239,7 @@ async def test_a_conflict_is_over_when_the_other_machine_comes_no_more_though_th
     await world.connected()
     await world.refused(hello(instance="i-2"))
     assert world.described().conflict
-    monkeypatch.setattr("cloud.edge_nodes._CONFLICT_S", 0.0)
+    monkeypatch.setattr("cloud.nodes.edge_nodes._CONFLICT_S", 0.0)
     assert world.described().conflict == ""
 
 
@@ -265,7 +265,7 @@ async def test_the_copy_stays_refused_for_as_long_as_the_other_one_lives_however
     world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays, _ = await fight(world)
-    monkeypatch.setattr("cloud.edge_nodes._SOON_S", 0.0)
+    monkeypatch.setattr("cloud.nodes.edge_nodes._SOON_S", 0.0)
     assert (await world.refused(hello())).reason == Reason.CONFLICT
     world.nodes.disconnect("n1", stays)
     await world.come(hello())
@@ -284,7 +284,7 @@ async def test_a_machine_whose_links_end_comes_back_as_often_as_it_must(
     world: Known, monkeypatch: pytest.MonkeyPatch, *, in_sight: bool
 ) -> None:
     if not in_sight:
-        monkeypatch.setattr("cloud.edge_nodes._SOON_S", 0.0)
+        monkeypatch.setattr("cloud.nodes.edge_nodes._SOON_S", 0.0)
     for _ in range(3 * MOST_REPLACEMENTS):
         link = await world.come(hello())
         if in_sight:
@@ -500,7 +500,7 @@ async def test_a_driver_that_a_connected_agent_does_not_report_is_named_once_the
     await world.nodes.report("n1", [report(), report("e.example")])
     await world.nodes.report("n1", [report()])
     assert world.described().unreported == []
-    monkeypatch.setattr("cloud.edge_nodes._ASKED_S", 0.0)
+    monkeypatch.setattr("cloud.nodes.edge_nodes._ASKED_S", 0.0)
     assert world.described().unreported == ["e.example"]
     world.nodes.disconnect("n1", link)
     assert world.described().unreported == []
@@ -539,7 +539,7 @@ class Kept(Known):
 
 @pytest.fixture
 async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kept]:
-    monkeypatch.setattr("cloud.edge_nodes.RETRY_S", 0.0)
+    monkeypatch.setattr("cloud.nodes.edge_nodes.RETRY_S", 0.0)
     kept = Kept(tmp_path, MemoryRecords())
     await kept.come(hello())
     kept.memory.held = []
@@ -734,7 +734,7 @@ async def test_a_call_not_sent_names_the_end_of_its_own_link_also_when_the_node_
     world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000.0]
-    monkeypatch.setattr("cloud.edge_nodes.time.time", lambda: now[0])
+    monkeypatch.setattr("cloud.nodes.edge_nodes.time.time", lambda: now[0])
     at_hub, _ = await world.connected()
     asked = world.ask()
     now[0] = 2_000.0
@@ -752,7 +752,7 @@ async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_t
     world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000.0]
-    monkeypatch.setattr("cloud.edge_nodes.time.time", lambda: now[0])
+    monkeypatch.setattr("cloud.nodes.edge_nodes.time.time", lambda: now[0])
     await world.connected()
     newer, _ = await world.links()
     asked = world.ask()

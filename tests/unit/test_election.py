@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud.election import (
+from cloud.claims.election import (
     Elected,
     ElectionRules,
     NodeSet,

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.election import FIRST, Elected
-from cloud.kube import KubeError
+from cloud.claims.election import FIRST, Elected
+from cloud.kube.client import KubeError
 from cloud.sources.source import Item, Source
 from cloud.upsync.election_events import ElectionEvents
-from common.objects import Ref, Stamp
+from common.objects.objects import Ref, Stamp
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle
 

@@ -4,7 +4,8 @@ import hashlib
 
 import pytest
 
-from common.enrolment import (
+from common.errors import RemoteProtocolError
+from common.net.enrolment import (
     AskCa,
     CaCertificates,
     Issued,
@@ -20,7 +21,6 @@ from common.enrolment import (
     parse_token,
     renewal_text,
 )
-from common.errors import RemoteProtocolError
 
 TOKEN = JoinToken(("wss://hub.example:7443",), bytes(32), "5f", bytes(range(32)))
 

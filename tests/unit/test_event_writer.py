@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cloud.kube import RESOURCES, KubeError
+from cloud.kube.client import RESOURCES, KubeError
 from cloud.upsync.event_writer import EventWriter
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.fake_api import FakeApi
 
 Body = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from common.status import Code
-from edge.manager.expansion import Plan, is_infeasible, plan_expansion
 from edge.volumes import Claim
+from edge.wanted.expansion import Plan, is_infeasible, plan_expansion
 
 PENDING, PROGRESS = "NodeResizePending", "NodeResizeInProgress"
 

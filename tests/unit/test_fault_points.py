@@ -7,7 +7,7 @@ import functools
 import re
 from pathlib import Path
 
-from common.fault_points import VARIABLE
+from common.store.fault_points import VARIABLE
 from tests.kit.fault_points import ALL
 
 ROOT = Path(__file__).parents[2]
@@ -50,5 +50,5 @@ def test_no_test_waits_for_a_point_that_the_code_does_not_reach() -> None:
 
 def test_the_page_on_recovery_names_the_module_and_dies_at_a_point_of_it() -> None:
     _, _, page = (ROOT / "docs" / "recovery.md").read_text().partition("## A death at every point")
-    assert "`common/fault_points.py`" in page
+    assert "`common/store/fault_points.py`" in page
     assert [point for point in re.findall(rf"{VARIABLE}=([a-z.-]+)", page) if point in ALL] == ["stage.before-call"]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common import offline_policy
-from common.objects import Ref
+from common.objects import offline_policy
+from common.objects.objects import Ref
 from tests.kit.cluster_objects import DRIVER, storage_class, volume
 from tests.kit.guarded import HANDLE, IN_USE, LEFT, LEFT_TEXT, Guarded
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from common.objects import Ref
-from common.offline_policy import ANNOTATION
+from common.objects.objects import Ref
+from common.objects.offline_policy import ANNOTATION
 from edge.volume_errors import NotReady, Uncertain
 from edge.volumes import VolumeKey
 from tests.kit.cluster_objects import storage_class

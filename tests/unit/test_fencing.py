@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.errors import SettingsError
-from edge.controller_lease import ControllerLease
+from edge.calls.controller_lease import ControllerLease
 from edge.fencing import fencing as module
 from edge.fencing.fenced_volumes import Kept
 from edge.fencing.fencing import Fencing

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.database import lock
 from common.errors import SettingsError
-from edge.former_state import put_aside
+from common.store.database import lock
+from edge.stores.former_state import put_aside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from cloud.forwarded_call import ForwardedCall
-from common.accounting import Accounts
-from common.metrics import Metrics
+from cloud.proxy.forwarded_call import ForwardedCall
+from common.observe.accounting import Accounts
+from common.observe.metrics import Metrics
 from common.relay.server import CancelReason
 from common.status import Code, Origin
 

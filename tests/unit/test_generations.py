@@ -11,13 +11,13 @@ from cloud.trust.audit import Event
 from cloud.trust.generations import MOST_PENDING, MOST_VOID, Generations
 from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.errors import HandshakeRefused
-from common.exposition import registry_of
-from common.metrics import Metrics
+from common.observe.exposition import registry_of
+from common.observe.metrics import Metrics
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.shown_peer import ShownPeer
 
 if TYPE_CHECKING:
-    from common.peer import Peer
+    from common.net.peer import Peer
     from tests.kit.audit import Line
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cloud.kinds.nodes import PROBLEM
-from cloud.kube import RESOURCES, KubeError
+from cloud.kube.client import RESOURCES, KubeError
 from cloud.upsync.handover import HandOver, Removal
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.fake_api import FakeApi
 
 Body = dict[str, Any]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.handshakes import Handshakes, group_of
+from common.links.handshakes import Handshakes, group_of
 
 
 def filled(*addresses: str, most: int | None = None) -> Handshakes[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.kube import RESOURCES, KubeError, Resource
+from cloud.kube.client import RESOURCES, KubeError, Resource
 from cloud.sources.cluster.cluster import Cluster
 from cloud.upsync.heartbeats import Heartbeats
 from tests.kit.fake_api import FakeApi

@@ -61,7 +61,7 @@ def test_an_agent_loads_no_library_that_it_needs_only_at_times() -> None:
     shown = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True).stdout
     unwanted = {
         "aiohttp", "anyio", "cryptography", "grpc", "http.server", "kubernetes", "multiprocessing", "prometheus_client",
-        "unittest", "watchfiles", "wsgiref", "xml", "yaml", "edge.join", "edge.key_maker",
+        "unittest", "watchfiles", "wsgiref", "xml", "yaml", "edge.identity.join", "edge.identity.key_maker",
     }  # fmt: skip
     assert unwanted & set(shown.split()) == set()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.http_answer import MOST_BYTES, Answer, AnswerReader
+from cloud.kube.http_answer import MOST_BYTES, Answer, AnswerReader
 
 WITH_LENGTH = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n{"a": 1}'
 IN_CHUNKS = b'HTTP/1.1 409 Conflict\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n3;of=2\r\n 1}\r\n0\r\n\r\n'

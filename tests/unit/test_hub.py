@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.mounts import no_mounts
+from cloud.detach.mounts import no_mounts
+from cloud.detach.sole_use import SoleUse
+from cloud.parts.sync_part import SyncPart
 from cloud.records.sqlite import SqliteRecords
-from cloud.sole_use import SoleUse
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
-from cloud.sync_part import SyncPart
 from cloud.trust.audit import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
-from common.database_writer import WriteFailed
+from common.csi.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_problems, encode_reports
 from common.errors import TunnelClosed, order_refused, shutting_down, status_of
-from common.limits import Limits
 from common.messages import Kind, Ping, Reason, encode
-from common.objects import Object, Ref, Stamp, encode_body
+from common.net.peer import Peer as Address
+from common.net.settings import as_texts
+from common.objects.objects import Object, Ref, Stamp, encode_body
+from common.observe.version import SOFTWARE, introduce
 from common.operator_orders import Deny, Done
 from common.pages.hub import FailedCall
-from common.peer import Peer as Address
-from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_problems, encode_reports
-from common.settings import as_texts
+from common.session.limits import Limits
 from common.status import Code, Origin, Status
-from common.version import SOFTWARE, introduce
+from common.store.database_writer import WriteFailed
 from tests.kit.hub_in_memory import (
     CREATE,
     DRIVER,
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Stream
     from common.messages import Hello
     from common.pages.hub import NodeStatus, Refusal
+    from common.session.link import Stream
     from tests.kit.audit import Line
 
 GET_CAPACITY = "/csi.v1.Controller/GetCapacity"
@@ -252,7 +252,7 @@ async def test_a_large_report_is_read_off_the_loop_and_before_the_next_one(
         read.append((len(data), threading.current_thread() is threading.main_thread()))
         return decode_reports(data)
 
-    monkeypatch.setattr("cloud.report_streams.decode_reports", decode)
+    monkeypatch.setattr("cloud.calls.report_streams.decode_reports", decode)
     reports = (await world.edge()).open(Kind.REPORT)
     large, small = (encode_reports([report(version=version)]) for version in (b"1" * 100_000, b"2"))
     reports.queue(large)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.placement import requests
+from cloud.claims import requests
+from cloud.claims.rules import RULES
 from cloud.placement.decisions import Mode
-from cloud.placement.rules import RULES
 from common.csi import csi_pb2 as csi
+from common.csi.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
 from common.messages import Kind
-from common.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
+from common.observe.version import introduce
 from common.status import Code, Origin, Status
-from common.version import introduce
 from tests.kit.hub_in_memory import CREATE, DRIVER, Hub, report, running, with_driver
 from tests.kit.linked import cut
 from tests.kit.waiting import settle, until
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
 
-    from common.link import Link, Stream
+    from common.session.link import Link, Stream
 
 DELETE = "/csi.v1.Controller/DeleteVolume"
 PUBLISH = "/csi.v1.Controller/ControllerPublishVolume"
@@ -337,7 +337,7 @@ async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept
     await with_driver(world, creates)
     link = await proxy(world)
     with monkeypatch.context() as patched:
-        patched.setattr("cloud.call.Call._record", fail)
+        patched.setattr("cloud.calls.call.Call._record", fail)
         assert await answer(ask(link)) == ([], BUG)
     assert "a bug" in caplog.text
     assert not any(each.over for each in world.links)

@@ -10,11 +10,11 @@ import pytest
 
 from cloud.placement.decisions import Mode
 from common.csi import csi_pb2 as csi
+from common.csi.reports import encode_reports
 from common.errors import MessageTooLarge, TunnelClosed
 from common.messages import Kind
-from common.reports import encode_reports
+from common.observe.version import introduce
 from common.status import Code, Origin, Status
-from common.version import introduce
 from tests.kit.hub_in_memory import CREATE, DRIVER, Hub, report, running
 from tests.kit.linked import cut
 from tests.kit.waiting import settle, until
@@ -22,7 +22,7 @@ from tests.kit.waiting import settle, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from common.link import Link, Stream
+    from common.session.link import Link, Stream
 
 DELETE, PUBLISH = "/csi.v1.Controller/DeleteVolume", "/csi.v1.Controller/ControllerPublishVolume"
 METADATA = "/csi.v1.SnapshotMetadata/GetMetadataAllocated"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cli.process_options import HUB_OPTIONS
-from cloud.hub_lease import HubLease
-from cloud.kube import RESOURCES, KubeError
-from cloud.leadership import NAME
+from cloud.kube.client import RESOURCES, KubeError
+from cloud.leadership.hub_lease import HubLease
+from cloud.leadership.leadership import NAME
 from common.errors import LeadershipLost
 from tests.kit.fake_api import FakeApi
 

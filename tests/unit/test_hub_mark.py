@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import NewerState
-from edge.hub_mark import HubMark
+from edge.identity.hub_mark import HubMark
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.identity_cache import CACHED_METHODS, IdentityCache
+from cloud.proxy.identity_cache import CACHED_METHODS, IdentityCache
 from common.csi.csi_pb2 import GetPluginInfoResponse
+from common.csi.reports import ESSENTIAL_METHODS, GET_PLUGIN_INFO, NODE_GET_INFO, Answer, DriverReport, encode_reports
 from common.errors import CallError
-from common.reports import ESSENTIAL_METHODS, GET_PLUGIN_INFO, NODE_GET_INFO, Answer, DriverReport, encode_reports
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.incarnation import Incarnation
-from cloud.placement.claims import Claims
-from cloud.placement.rules import VOLUME, Thing
+from cloud.claims.claims import Claims
+from cloud.claims.rules import VOLUME, Thing
+from cloud.leadership.incarnation import Incarnation
 from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Source
-from common.database_writer import WriteFailed
 from common.errors import LeadershipLost, SettingsError
-from common.objects import Ref, Stamp
+from common.objects.objects import Ref, Stamp
+from common.store.database_writer import WriteFailed
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
 

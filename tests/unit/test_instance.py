@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import SettingsError
-from edge.instance import Instance, next_boot
+from edge.identity.instance import Instance, next_boot
 
 if TYPE_CHECKING:
     from pathlib import Path

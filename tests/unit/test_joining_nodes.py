@@ -13,26 +13,15 @@ from cloud.trust.credentials import Credentials
 from cloud.trust.enrolment import Enrolment
 from cloud.trust.join_links import JoinLinks
 from cloud.trust.signer import Signer
-from common.enrolment import (
-    Answer,
-    AskCa,
-    Issued,
-    Join,
-    Refused,
-    Renew,
-    Request,
-    decode,
-    encode,
-    rights_in,
-)
 from common.errors import timestamp
 from common.messages import Kind
-from common.metrics import Metrics
+from common.net.enrolment import Answer, AskCa, Issued, Join, Refused, Renew, Request, decode, encode, rights_in
+from common.net.peer import Peer as Address
+from common.net.tls import TlsFiles
+from common.observe.metrics import Metrics
+from common.observe.version import introduce
 from common.operator_orders import CreateToken, Deny
-from common.peer import Peer as Address
 from common.status import Code
-from common.tls import TlsFiles
-from common.version import introduce
 from tests.kit.audit import audited
 from tests.kit.certificates import Authority
 from tests.kit.enrolling import NodeKey
@@ -44,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Link, Stream
+    from common.session.link import Link, Stream
     from tests.kit.audit import Line
 
 TTL_S, GRACE_S = 900.0, 86_400.0

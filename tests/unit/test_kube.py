@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from kubernetes.aio.config import incluster_config
 
-from cloud.kube import RESOURCES, Kube, KubeError, connect
-from cloud.kube_credentials import IN_CLUSTER
+from cloud.kube.client import RESOURCES, Kube, KubeError, connect
+from cloud.kube.credentials import IN_CLUSTER
 from common.errors import SettingsError
 from tests.kit.certificates import Authority, handshake
 

@@ -14,18 +14,18 @@ import pytest
 
 from cli.process_options import EDGE_OPTIONS
 from common.errors import SettingsError
-from common.metrics import Metrics
-from common.objects import Object, Ref, Stamp, encode_body
+from common.objects.objects import Object, Ref, Stamp, encode_body
+from common.objects.sync_messages import InStep, put
+from common.observe.metrics import Metrics
+from common.observe.tasks import supervised
 from common.pages.json_form import time_of
-from common.sync_messages import InStep, put
-from common.tasks import supervised
 from edge import home, kubelet_part
-from edge.controller_lease import ControllerLease
+from edge.calls.controller_lease import ControllerLease
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk import mounts
 from edge.kubelet_part import KubeletPart
-from edge.manager.states import Device
 from edge.volume_errors import NotReady
+from edge.wanted.states import Device
 from tests.kit.edge_volumes import attachment, persistent_claim, persistent_volume, pod
 from tests.kit.waiting import settle
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from common.pages.agent import NodeVolumes
     from edge.disk.found_volumes import Found
-    from edge.metastore import Metastore
+    from edge.stores.metastore import Metastore
 
 
 def part(

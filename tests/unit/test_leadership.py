@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cloud.leadership import Leadership, LeaseRecord, Sighting, read_lease, released, taken
+from cloud.leadership.leadership import Leadership, LeaseRecord, Sighting, read_lease, released, taken
 
 DURATION_S = 15
 HELD = LeaseRecord("other_1_there", 20, transitions=3, version="5")

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from cloud.sync.fact_kinds import keep
-from common import left_over
-from common.left_over import MOST_BYTES, LeftOver
-from common.objects import Ref, encode_body
+from common.objects import left_over
+from common.objects.left_over import MOST_BYTES, LeftOver
+from common.objects.objects import Ref, encode_body
 from common.pages.agent import PodVolumeStatus
 from common.pages.json_form import time_of
-from edge.manager.report import is_left_over, told_left_over
+from edge.reports.report import is_left_over, told_left_over
 
 NODE = Ref("Node", "", "n1")
 MOUNT = LeftOver(driver="d.csi", handle="v", pv="pv", pod="default/web", why="busy", since="2026-11-21T09:12:03Z")

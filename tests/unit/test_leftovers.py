@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from common.objects import Ref
+from common.objects.objects import Ref
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.disk.layout import PLUGIN, VOL_DATA, Layout, handle_hash
 from edge.disk.root_dir import Kind, RootDir, RootDirError
 from edge.disk.volume_data import of_block, of_staging, of_target
-from edge.manager.states import Device, Publication
 from edge.volume_errors import NotReady
 from edge.volumes import Pod, PodVolume, Volume
+from edge.wanted.states import Device, Publication
 from tests.kit.edge_volumes import DRIVER, MOUNTED, EdgeVolumes
 from tests.kit.waiting import settle
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.limits import Limits, flaw
+from common.session.limits import Limits, flaw
 
 
 def test_the_defaults_work() -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from common.errors import MessageTooLarge, TunnelClosed
 from common.messages import Kind, Ping, encode
-from common.receiver import NOBODY
+from common.session.receiver import NOBODY
 from common.status import Code, Status
 from tests.kit.linked import Peer, cut, link_pair, local_pair
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from common.link import Link, Stream
+    from common.session.link import Link, Stream
 
 
 @pytest.fixture(autouse=True, params=[link_pair, local_pair])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli import listings, node_list
+from cli.operators import listings, node_list
 from common.pages.hub import VolumeStatus
 from tests.kit.pages import SINCE, node, refusal, state
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from common import line_limit, line_writer, logs
-from common.line_limit import BURST, LINES_A_MINUTE, LineLimit
-from common.line_writer import LineWriter
-from common.logs import configure
+from common.observe import line_limit, line_writer, logs
+from common.observe.line_limit import BURST, LINES_A_MINUTE, LineLimit
+from common.observe.line_writer import LineWriter
+from common.observe.logs import configure
 from common.status import Code, Origin, Status
 
 LOGGER = logging.getLogger("csi_bridge.kiln")
@@ -233,7 +233,7 @@ def test_a_line_that_cannot_be_written_is_counted_and_lost(
 def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now, stream = 0.0, Written()
     stream.handler = handler = logs.LineHandler(stream, logs.TextLines())
-    monkeypatch.setattr("common.logs.time.monotonic", lambda: now)
+    monkeypatch.setattr("common.observe.logs.time.monotonic", lambda: now)
     of_peer = logs.of_peer("10.0.0.7")
     for number in range(BURST + 4_312):
         handler.handle(LOGGER.makeRecord("", logging.INFO, "", 0, "no hello: %d %%", (number,), None, extra=of_peer))
@@ -387,7 +387,7 @@ def test_a_stream_that_is_full_for_a_moment_loses_and_cuts_no_line(monkeypatch: 
             raise BlockingIOError
         return write(file, data[:3] if takes else data)
 
-    monkeypatch.setattr("common.line_writer.os.write", full_in_the_middle)
+    monkeypatch.setattr("common.observe.line_writer.os.write", full_in_the_middle)
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as read, os.fdopen(writing, "w") as stream:
         writer = LineWriter[str](stream, str, str)

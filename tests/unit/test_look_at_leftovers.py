@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from edge.disk.found_volumes import Unreadable
-from edge.manager.leftovers import Leftovers
+from edge.reports.leftovers import Leftovers
 
 
 async def test_calls_during_a_look_that_hangs_return_at_once_and_repeat_it_together() -> None:

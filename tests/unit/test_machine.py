@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from common.quantity import parse_bytes
-from edge.machine import read_machine
+from common.objects.quantity import parse_bytes
+from edge.reports.machine import read_machine
 
 if TYPE_CHECKING:
     from pathlib import Path

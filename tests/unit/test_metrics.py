@@ -7,11 +7,11 @@ from unittest import mock
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from common.accounting import Account, Accounts
 from common.csi.methods import METHODS
-from common.exposition import registry_of
 from common.messages import Reason
-from common.metrics import CALL_BUCKETS_S, MOST_DRIVERS, Metrics, VolumeStats, go_code_name
+from common.observe.accounting import Account, Accounts
+from common.observe.exposition import registry_of
+from common.observe.metrics import CALL_BUCKETS_S, MOST_DRIVERS, Metrics, VolumeStats, go_code_name
 from common.status import Code, Origin, Status
 
 CREATE = "/csi.v1.Controller/CreateVolume"
@@ -34,7 +34,7 @@ def observe(metrics: Metrics, driver: str, method: str, code: int, duration_s: f
         timeout_s=None,
     )
     account.began = 0.0
-    with mock.patch("common.accounting.time.monotonic", return_value=duration_s):
+    with mock.patch("common.observe.accounting.time.monotonic", return_value=duration_s):
         account.end(Status(code))
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cloud.mount_guard import View, why_held
-from common.objects import Ref
+from cloud.detach.mount_guard import View, why_held
+from common.objects.objects import Ref
 from tests.kit.cluster_objects import DRIVER, claim, pod, volume
 from tests.kit.guarded import BROKE, HANDLE, IN_USE, LEFT, LEFT_TEXT, Guarded, only_links
 

@@ -5,9 +5,9 @@ from collections.abc import Collection
 
 import pytest
 
-from cloud.node_calls import NodeCalls
-from common.accounting import Account, Accounts
-from common.metrics import Metrics
+from cloud.calls.node_calls import NodeCalls
+from common.observe.accounting import Account, Accounts
+from common.observe.metrics import Metrics
 from common.status import Code, Origin, Status
 
 CREATE, LIST = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/ListVolumes"
@@ -21,7 +21,7 @@ class Clock:
 
 
 class Known:
-    """The nodes of a hub (`cloud.edge_nodes.Nodes`)."""
+    """The nodes of a hub (`cloud.nodes.edge_nodes.Nodes`)."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from common.left_over import LeftOver
-from common.objects import Ref
-from common.sole_use import sole_use
-from edge.machine import Machine
-from edge.node_facts import NodeFacts, ask_as_said
+from common.objects.left_over import LeftOver
+from common.objects.objects import Ref
+from common.objects.sole_use import sole_use
 from edge.registry.registration import NodeInfo, Registration
-from edge.settling import Settling
+from edge.reports.machine import Machine
+from edge.reports.node_facts import NodeFacts, ask_as_said
+from edge.reports.settling import Settling
 from edge.volumes import VolumeKey
 from tests.kit.edge_volumes import FakeFacts, FakeStore
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cli.process_options import HUB_OPTIONS
-from cloud.node_marks import labels, taints
+from cloud.kube.node_marks import labels, taints
 from common.errors import SettingsError
-from common.settings import as_texts
+from common.net.settings import as_texts
 
 
 def test_an_empty_flag_turns_the_marks_off() -> None:

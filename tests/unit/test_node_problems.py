@@ -8,7 +8,7 @@ import pytest
 
 from cloud.kinds.fields import Fields
 from cloud.kinds.nodes import PROBLEM, state_of
-from cloud.kube import RESOURCES
+from cloud.kube.client import RESOURCES
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.upsync.node_problems import NodeProblems

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from common.csi import csi_pb2 as pb
-from common.metrics import VolumeStats
-from edge import node_requests as requests
-from edge.node_requests import Has
+from common.observe.metrics import VolumeStats
+from edge.calls import node_requests as requests
+from edge.calls.node_requests import Has
 from edge.volumes import DriverRules, Pod, PodVolume, Volume
 
 Mode = pb.VolumeCapability.AccessMode.Mode

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cloud.kinds.nodes import NODE_IDS
-from cloud.node_rights import NodeRights
-from common.objects import Ref
+from cloud.nodes.node_rights import NodeRights
+from common.objects.objects import Ref
 from tests.kit.cluster_objects import pod, volume
 from tests.kit.trusting import SaidNodes
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.node_selector import choices, selects
+from common.objects.node_selector import choices, selects
 
 NODE = "n1"
 LABELS = {"zone": "a", "disks": "4"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cloud.kube import RESOURCES, KubeError
+from cloud.kube.client import RESOURCES, KubeError
 from cloud.upsync.in_use import InUse
 from cloud.upsync.node_writer import NodeWriter
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.fake_api import FakeApi
 
 NODE = Ref("Node", "", "n1")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from common.objects import Object, Ref, Stamp, encode_body
+from common.objects.objects import Object, Ref, Stamp, encode_body
 
 
 def read(body: bytes) -> object:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cloud.sync.fact_kinds import keep
-from common import offline_policy
-from common.objects import Ref
-from common.offline_policy import ToldFence, flaw, is_fence
+from common.objects import offline_policy
+from common.objects.objects import Ref
+from common.objects.offline_policy import ToldFence, flaw, is_fence
 
 
 @pytest.mark.parametrize("value", ["", "FENCE", "fence ", "détaché", "x" * 10_000])

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.kube import KubeError, Resource
+from cloud.kube.client import KubeError, Resource
 from cloud.sources.cluster.on_demand import REFRESH_S, OnDemand, SecretReader
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle
 

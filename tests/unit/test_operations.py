@@ -15,8 +15,8 @@ from common.csi.methods import METHODS
 from common.errors import CallError, Overloaded, VendorBroken
 from common.status import Code, Status
 from edge import operations as module
-from edge.controller_lease import ControllerLease
-from edge.driver_call import Outcome, Result, over_limit
+from edge.calls.controller_lease import ControllerLease
+from edge.calls.driver_call import Outcome, Result, over_limit
 from edge.operations import _RULES, PLAIN, Arguments, Key, Operations, identify, in_words
 from tests.kit.waiting import settle
 

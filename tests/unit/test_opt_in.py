@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from edge.disk.layout import Layout
-from edge.manager.opt_in import ATTRIBUTE, NotDeferrable, OptIn, asked_names
-from edge.runtimes import DirectRuntime, direct_runtime
+from edge.disk.runtimes import DirectRuntime, direct_runtime
 from edge.volumes import Deferral, DriverRules, Pod, PodVolume, SecretRef, Volume
+from edge.wanted.opt_in import ATTRIBUTE, NotDeferrable, OptIn, asked_names
 
 GO = DirectRuntime(name="kata", flavour="go", version="3.20")
 RS = DirectRuntime(name="kata-rs", flavour="rs", version="4.1", fs_types=("ext4",))

@@ -8,8 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from common.certificate import with_certificate
-from common.peer import CLIENT_AUTH, Peer
+from common.net.certificate import with_certificate
+from common.net.peer import CLIENT_AUTH, Peer
 from tests.kit.certificates import CLIENT_AUTH as FOR_CLIENTS
 from tests.kit.certificates import SERVER_AUTH, Authority
 

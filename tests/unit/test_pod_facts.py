@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.objects import Ref, encode_body
-from common.pod_fact import MOST_BYTES, ToldVolume, VolumeState, read_volumes
-from edge.manager.states import Publication
-from edge.pod_facts import PodFacts, PodState
+from common.objects.objects import Ref, encode_body
+from common.objects.pod_fact import MOST_BYTES, ToldVolume, VolumeState, read_volumes
+from edge.reports.pod_facts import PodFacts, PodState
 from edge.volume_errors import Refused
 from edge.volumes import Pod
+from edge.wanted.states import Publication
 from tests.kit.edge_volumes import EdgeVolumes, FakeFacts
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from edge.manager.states import Row
+    from edge.wanted.states import Row
 
 WEB = Ref("Pod", "ns", "web")
 MOUNTED = {"type": "csi-bridge.io/VolumesMounted", "status": "True", "reason": "Mounted"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cloud.policy_problems import PolicyProblems
-from common import offline_policy
+from cloud.detach.policy_problems import PolicyProblems
+from common.objects import offline_policy
 from tests.kit.cluster_objects import storage_class, volume
 from tests.kit.guarded import IN_USE, Guarded
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edge.problems import Problems
+from edge.reports.problems import Problems
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,7 +31,7 @@ def finding(*looks: list[str]) -> Callable[[], Awaitable[list[str]]]:
 async def test_a_problem_counts_when_it_has_lasted_and_is_logged_once_and_each_change_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("edge.problems.LOOK_S", 0.0)
+    monkeypatch.setattr("edge.reports.problems.LOOK_S", 0.0)
     told: list[list[str]] = []
     looks = (["passing"], ["lasting"], ["lasting"], ["lasting", "later"], ["later"], [], ["later"], ["later"])
     problems = Problems()

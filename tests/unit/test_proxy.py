@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.endpoint import hub_endpoint
+from common.net.endpoint import hub_endpoint
+from common.net.proxy import Proxy, is_direct, read_proxy
 from common.parsers import HostPort
-from common.proxy import Proxy, is_direct, read_proxy
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,20 @@ import pytest
 
 from cli.process_options import DRIVER_OPTIONS
 from cloud.csi_proxy_driver import ProxyDriver
-from cloud.forwarded_call import SIDECAR_MESSAGE_BYTES
-from cloud.identity_cache import CACHED_METHODS, IdentityCache
-from common.backoff import Backoff
+from cloud.proxy.forwarded_call import SIDECAR_MESSAGE_BYTES
+from cloud.proxy.identity_cache import CACHED_METHODS, IdentityCache
 from common.csi.csi_pb2 import GetPluginInfoResponse
+from common.csi.reports import GET_PLUGIN_INFO, PROBE, Answer, DriverReport, encode_reports
 from common.errors import CallError, timestamp
-from common.limits import Limits
-from common.link import LinkHandler
+from common.links.backoff import Backoff
+from common.links.uplink import Uplink
 from common.messages import Kind
-from common.metrics import Metrics
+from common.observe.metrics import Metrics
+from common.observe.version import introduce
 from common.relay.server_call import ServerCall
-from common.reports import GET_PLUGIN_INFO, PROBE, Answer, DriverReport, encode_reports
+from common.session.limits import Limits
+from common.session.link import LinkHandler
 from common.status import Code, Origin, Status
-from common.uplink import Uplink
-from common.version import introduce
 from tests.kit.accounts import note_ends
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.waiting import settle, until
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from common.link import Link, Stream
     from common.relay.connection import Taken
+    from common.session.link import Link, Stream
 
 DRIVER = "d.example"
 CREATE = "/csi.v1.Controller/CreateVolume"

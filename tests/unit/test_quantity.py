@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.quantity import format_bytes, parse_bytes
+from common.objects.quantity import format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 
 from common.csi import csi_pb2
 from common.csi.methods import METHODS
-from common.redact import STRIPPED, digest, redacted, without_secrets
+from common.csi.redact import STRIPPED, digest, redacted, without_secrets
 
 TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
 

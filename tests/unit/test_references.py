@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cloud.cluster_references import read_cluster
-from cloud.kube import KubeError
-from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
-from cloud.references import Reference, read_manifests
+from cloud.claims.rules import SNAPSHOT, VOLUME, Thing
+from cloud.kube.client import KubeError
+from cloud.parts.cluster_references import read_cluster
+from cloud.parts.references import Reference, read_manifests
 from cloud.sources.source import Item, Source
-from common.objects import Ref, Stamp
+from common.objects.objects import Ref, Stamp
 from tests.kit.fake_api import FakeApi
 
 D = "d.csi"

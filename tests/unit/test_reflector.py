@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.kube import RESOURCES, KubeError
+from cloud.kube.client import RESOURCES, KubeError
 from cloud.sources.cluster import reflector
 from cloud.sources.cluster.reflector import Reflector
 from tests.kit.fake_api import FakeApi

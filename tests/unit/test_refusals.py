@@ -1,6 +1,6 @@
 """Refusals without a name: one for each address, counted, and forgotten an hour after the last one."""
 
-from cloud.refusals import FORGOTTEN_AFTER_S, MOST, Refusals
+from cloud.calls.refusals import FORGOTTEN_AFTER_S, MOST, Refusals
 from common.messages import Reason
 
 

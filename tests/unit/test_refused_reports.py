@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.edge_nodes import Nodes
+from cloud.nodes.edge_nodes import Nodes
+from cloud.nodes.unique_segments import HOSTNAME, UniqueKeys, UniqueSegments
 from cloud.records.records import Change, Kind
 from cloud.records.sqlite import SqliteRecords
 from cloud.trust.audit import Event
-from cloud.unique_segments import HOSTNAME, UniqueKeys, UniqueSegments
+from common.csi.reports import DriverReport
 from common.errors import CallError
-from common.exposition import registry_of
-from common.metrics import Metrics
-from common.peer import Peer as Address
-from common.reports import DriverReport
-from common.topology import NODE_SEGMENT
-from common.version import introduce
+from common.net.peer import Peer as Address
+from common.objects.topology import NODE_SEGMENT
+from common.observe.exposition import registry_of
+from common.observe.metrics import Metrics
+from common.observe.version import introduce
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.spoken_node import report
 from tests.kit.waiting import settle
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Link
     from common.pages.hub import NodeStatus
+    from common.session.link import Link
     from tests.kit.audit import Line
 
 DRIVER, OTHER = "d.example", "e.example"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cryptography import x509
 
-from common.backoff import Backoff
-from common.enrolment import Issued, RefusedFor, Renew
 from common.errors import DialError, HandshakeRefused, not_carried
-from common.limits import Limits
-from edge.identity import Identity
-from edge.key_maker import answer
-from edge.renewal import Renewal
+from common.links.backoff import Backoff
+from common.net.enrolment import Issued, RefusedFor, Renew
+from common.session.limits import Limits
+from edge.identity.identity import Identity
+from edge.identity.key_maker import answer
+from edge.identity.renewal import Renewal
 from tests.kit.certificates import Authority
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ class RenewingNode:
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RenewingNode:
     hub = Hub(Authority(tmp_path))
-    monkeypatch.setattr("edge.renewal.ask", hub.ask)
-    monkeypatch.setattr("edge.renewal.ask_at", hub.ask_at)
-    monkeypatch.setattr("edge.renewal._FAILED", Backoff(first_s=0.0, most_s=0.0))
-    monkeypatch.setattr("edge.renewal._LOOK_S", 0.0)
+    monkeypatch.setattr("edge.identity.renewal.ask", hub.ask)
+    monkeypatch.setattr("edge.identity.renewal.ask_at", hub.ask_at)
+    monkeypatch.setattr("edge.identity.renewal._FAILED", Backoff(first_s=0.0, most_s=0.0))
+    monkeypatch.setattr("edge.identity.renewal._LOOK_S", 0.0)
     return RenewingNode(tmp_path, hub)
 
 
@@ -231,8 +231,8 @@ async def test_an_agent_whose_clock_was_set_back_asks_the_listener_when_the_cert
 async def test_a_hub_that_issues_lives_of_a_second_is_asked_less_and_less_often(
     node: RenewingNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge.renewal._FAILED", Backoff(first_s=1.0, most_s=600.0))
-    monkeypatch.setattr("edge.renewal._SHORT_S", 50.0)
+    monkeypatch.setattr("edge.identity.renewal._FAILED", Backoff(first_s=1.0, most_s=600.0))
+    monkeypatch.setattr("edge.identity.renewal._SHORT_S", 50.0)
     asked = []
     for number in range(60):  # dials of a hub that takes the link and ends it
         node.now = time.time() + 2 * LIFE_S + 30 * number  # the last certificate has ended

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
-from common.reports import (
+from common.csi.reports import (
     GET_PLUGIN_INFO,
     NODE_GET_INFO,
     REPORTED_METHODS,

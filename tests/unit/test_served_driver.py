@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud.served_driver import ServedDriver, served_driver
+from cloud.proxy.served_driver import ServedDriver, served_driver
 from common.parsers import Mode
 
 SOCKET = Path("/run/csi.sock")

@@ -22,7 +22,7 @@ from common.messages import (
     decode,
     encode,
 )
-from common.session import State
+from common.session.session import State
 from common.status import Code, Status
 from tests.kit.events import Closed, Event, Failed, Message, Opened, Released
 from tests.kit.examples import examples

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from common.limits import MESSAGE_OVERHEAD_BYTES
 from common.messages import Cancel, Chunk, Credit, Open, encode
+from common.session.limits import MESSAGE_OVERHEAD_BYTES
 from tests.unit.wire.pair import SMALL, SessionPair, open_session, sent_frames
 
 COST = MESSAGE_OVERHEAD_BYTES

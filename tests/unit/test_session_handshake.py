@@ -21,7 +21,7 @@ from common.messages import (
     decode,
     encode,
 )
-from common.session import State
+from common.session.session import State
 from tests.kit.events import Closed, Welcomed
 from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session, sent_frames

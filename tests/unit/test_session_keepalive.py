@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.limits import Limits
 from common.messages import Ping, Pong, encode
-from common.session import State
+from common.session.limits import Limits
+from common.session.session import State
 from tests.kit.events import Closed
 from tests.kit.examples import examples
 from tests.kit.recorded_session import RecordedSession

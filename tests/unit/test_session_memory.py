@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from common.limits import Limits
 from common.messages import Chunk, Open, encode
+from common.session.limits import Limits
 from tests.kit.events import Message
 from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session

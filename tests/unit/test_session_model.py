@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from common.limits import Limits
+from common.session.limits import Limits
 from tests.kit.events import Event
 from tests.kit.examples import examples
 from tests.unit.wire.traffic import Call, Traffic

@@ -8,8 +8,8 @@ import pytest
 
 from common.errors import RemoteProtocolError
 from common.messages import Ack, Cancel, Chunk, Kind, Open, encode
-from common.receiver import NOBODY
-from common.session import Session, State
+from common.session.receiver import NOBODY
+from common.session.session import Session, State
 from common.status import Code, Status
 from tests.kit.recorded_session import Way
 from tests.unit.wire.pair import SMALL, hello_of

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import TunnelClosed
-from common.limits import Limits
 from common.messages import Chunk, Kind, Ping, Priority, decode, encode
+from common.session.limits import Limits
 from tests.kit.apart import apart
 from tests.kit.events import Failed, Opened
 from tests.kit.examples import examples

@@ -16,9 +16,9 @@ from cli.command import Command
 from cli.options import FilePath, Options, Text, duration_type, option, size_type
 from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from common.errors import SettingsError
-from common.limits import Limits
+from common.net.settings import as_texts, describe
 from common.parsers import host_port, unix_path, words
-from common.settings import as_texts, describe
+from common.session.limits import Limits
 from edge.settings import complete
 from tests.kit.certificates import Authority
 

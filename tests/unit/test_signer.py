@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloud.trust.signer import Signer
-from common.certificate import key_fingerprint
-from common.enrolment import Issued, NotIssued, Renew
-from common.tls import TlsFiles
+from common.net.certificate import key_fingerprint
+from common.net.enrolment import Issued, NotIssued, Renew
+from common.net.tls import TlsFiles
 from tests.kit.certificates import Authority, bundle, handshake
 from tests.kit.enrolling import NodeKey
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.detach.mounts import Mounts
+from cloud.detach.sole_use import SoleUse
 from cloud.kinds.nodes import NodeState
-from cloud.mounts import Mounts
 from cloud.records.sqlite import SqliteRecords
-from cloud.sole_use import SoleUse
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import name_in_use
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
-from common.database_writer import WriteFailed
-from common.objects import Object, Ref, Stamp, encode_body
-from common.sole_use import sole_use
+from common.objects.objects import Object, Ref, Stamp, encode_body
+from common.objects.sole_use import sole_use
+from common.store.database_writer import WriteFailed
 from tests.kit.cluster_objects import DRIVER, claim, entries, node, pod, volume
 from tests.kit.trusting import TRUSTING
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from cloud.standby import Standby
+from common.csi.reports import encode_reports
 from common.messages import Kind
+from common.observe.version import introduce
 from common.operator_orders import Deny
-from common.reports import encode_reports
 from common.status import Code, Origin, Status
-from common.version import introduce
 from tests.kit.hub_in_memory import CREATE, DRIVER, NETWORK, SOCKET, Hub, called, report, running
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.shown_peer import ShownPeer
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Link
     from common.messages import Hello
+    from common.net.peer import Peer as Address
     from common.pages.hub import HubStatus
-    from common.peer import Peer as Address
+    from common.session.link import Link
 
 WHY = "this hub waits for the Lease ns/csi-bridge-hub: hub-0_5f_a"
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.backoff import Backoff
 from common.errors import Overloaded, TunnelClosed
+from common.links.backoff import Backoff
+from common.links.standing import Standing
 from common.messages import Kind, Priority
-from common.standing import Standing
 from common.status import Code, Status
 from tests.kit.waiting import settle, until
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import NewerState
-from common.files import replace_file
-from common.state_file import make_state_directory, read_state, write_state
+from common.store.files import replace_file
+from common.store.state_file import make_state_directory, read_state, write_state
 
 
 def mode(path: Path) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from cli import status
 from cli.main import cli
-from cli.status import show
+from cli.operators import status
+from cli.operators.status import show
 from tests.kit.pages import SINCE, election, node, proxy, refusal, state
 
 

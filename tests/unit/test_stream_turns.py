@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud import stream_turns
-from cloud.stream_turns import in_turns
+from cloud.calls import stream_turns
+from cloud.calls.stream_turns import in_turns
 from common.messages import Kind
+from common.observe.version import introduce
 from common.status import Code, Status
-from common.version import introduce
 from tests.kit.linked import Peer, link_pair
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
-    from common.link import Link, Stream
+    from common.session.link import Link, Stream
 
 
 class Hub:

@@ -13,7 +13,7 @@ from cloud.sources.manifests.manifest_objects import BrokenFile, Entry, read_obj
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import read_fact
-from common.objects import Object, Ref, Stamp, encode_body
+from common.objects.objects import Object, Ref, Stamp, encode_body
 from tests.kit.cluster_objects import attachment, claim, driver, node, pod, secret, volume
 from tests.kit.trusting import TRUSTING
 

@@ -11,7 +11,7 @@ import pytest
 from cloud.sources.manifests.binding import Bound, ClaimStatus, Told
 from cloud.sources.manifests.binding import bind as bind_entries
 from cloud.sources.manifests.pairs import Pairs
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.binding_cases import CASES, Case
 from tests.kit.cluster_objects import attachment, claim, driver, entries, node, pod, storage_class, volume
 

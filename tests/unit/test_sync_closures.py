@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.node_rights import NodeRights
+from cloud.nodes.node_rights import NodeRights
 from cloud.sources.source import Item, Source
 from cloud.sync import closures as module
 from cloud.sync.closures import Closures
-from common.objects import Ref
-from common.offline_policy import PARAMETER
+from common.objects.objects import Ref
+from common.objects.offline_policy import PARAMETER
 from tests.kit.cluster_objects import (
     DRIVER,
     attachment,

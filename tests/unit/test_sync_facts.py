@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.mounts import no_mounts
+from cloud.detach.mounts import no_mounts
+from cloud.detach.sole_use import SoleUse
 from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
-from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import ClaimStatus
 from cloud.sync import fact_table
 from cloud.sync.fact_kinds import MOST_FACT_BYTES, Fact
 from cloud.sync.fact_quota import FactQuota
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
-from common.objects import Object, Ref, Stamp, encode_body
-from common.sole_use import sole_use
+from common.objects.objects import Object, Ref, Stamp, encode_body
+from common.objects.sole_use import sole_use
 from tests.kit.state_db import records_in
 from tests.kit.trusting import TRUSTING
 

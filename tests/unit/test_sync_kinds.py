@@ -10,7 +10,7 @@ import pytest
 
 from cloud.kinds.table import KINDS
 from cloud.sources.manifests.manifest_objects import BrokenFile, read_objects
-from common.objects import Ref
+from common.objects.objects import Ref
 from tests.kit.cluster_objects import as_yaml, attachment, claim, driver, entries, node, pod, secret, volume
 
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from common.tasks import supervised
+from common.observe.tasks import supervised
 from tests.kit.waiting import settle
 
 
@@ -132,7 +132,7 @@ async def test_a_failure_leaves_no_mark_on_the_owner() -> None:
 
 
 async def test_an_owner_that_is_cancelled_just_as_a_task_fails_stays_cancelled() -> None:
-    """Whoever ends a stream for good must not see it opened again (`common.standing`) because of a failure."""
+    """Whoever ends a stream for good must not see it opened again (`common.links.standing`) because of a failure."""
 
     async def fail() -> None:
         raise ValueError("it broke")

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from common.tls import TlsFiles, TlsIdentity
+from common.net.tls import TlsFiles, TlsIdentity
 from tests.kit.certificates import Authority, Pem, handshake
 
 

@@ -9,9 +9,9 @@ import pytest
 from cloud.kinds.kind_rules import trimmed
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest
-from cloud.kube import KubeError, Resource
+from cloud.kube.client import KubeError, Resource
 from cloud.sources.cluster.token_minter import TokenMinter
-from common.objects import Ref
+from common.objects.objects import Ref
 
 REQUEST = TokenRequest(Ref("Pod", "default", "web"), "uid-web", "robot", (("", 3600), ("vault", 600)))
 REF = Ref("ServiceAccountToken", "default", "uid-web")

@@ -6,8 +6,8 @@ import pytest
 
 from cloud.trust.tokens import KEPT_S, Tokens
 from cloud.trust.trust_store import Token, TrustStore
-from common.enrolment import NotIssued
 from common.errors import CallError
+from common.net.enrolment import NotIssued
 from common.operator_orders import CreateToken
 from tests.kit.memory_records import MemoryRecords
 

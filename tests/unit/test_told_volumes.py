@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from cloud.parts.volume_report import report
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, read_fact
-from cloud.volume_report import report
-from common.objects import Object, Ref, Stamp, encode_body
-from edge.pod_facts import PodFacts
+from common.objects.objects import Object, Ref, Stamp, encode_body
+from edge.reports.pod_facts import PodFacts
 from edge.volume_errors import Refused
 from tests.kit.cluster_objects import claim, entries, pod, volume
 from tests.kit.edge_volumes import EdgeVolumes

@@ -3,7 +3,7 @@
 import pytest
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, NodeGetInfoResponse, PluginCapability, Topology
-from common.topology import (
+from common.objects.topology import (
     NODE_SEGMENT,
     has_topology,
     segment_of,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge.tries import Tries
+from edge.wanted.tries import Tries
 
 
 def test_the_distance_doubles_up_to_two_minutes_and_two_seconds() -> None:

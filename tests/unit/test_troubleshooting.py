@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cli.doctor.hub import READ
 from cli.main import cli
-from common.offline_policy import ANNOTATION
+from common.objects.offline_policy import ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ import pytest
 
 from cloud.records.records import Kind
 from cloud.trust.trust_store import Certificate, Denial, DenialKind, State, Token, TrustStore
-from common.database_writer import WriteFailed
 from common.errors import SettingsError
+from common.store.database_writer import WriteFailed
 from tests.kit.memory_records import MemoryRecords
 
 TOKEN = Token("5f", "c0ffee", "n1", ("a.csi", "b.csi"), 1.0, 2.0, 3, replace=True)

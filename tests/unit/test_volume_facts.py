@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from common.objects import Ref
+from common.objects.objects import Ref
 from edge.manager.facts import VolumeFacts
 from edge.volumes import Claim, Pod
 from tests.kit.edge_volumes import FakeClock, FakeFacts

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from common.metrics import VolumeStats
-from common.objects import Ref
+from common.objects.objects import Ref
+from common.observe.metrics import VolumeStats
 from common.status import Code
 from edge.disk.found_volumes import Found, Staged
 from edge.manager.host import READINGS_AT_ONCE
-from edge.manager.states import State
 from edge.volume_errors import Refused, Uncertain
+from edge.wanted.states import State
 from tests.kit.edge_volumes import DRIVER, FOUND, GI, MOUNTED, TAKEN_DOWN, EdgeVolumes, FakeDriver, pod, secret
 from tests.kit.waiting import settle
 

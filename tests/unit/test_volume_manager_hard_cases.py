@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.objects import Ref
+from common.objects.objects import Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Unreadable
 from edge.volume_errors import NotReady, Refused, Uncertain
@@ -15,7 +15,7 @@ from tests.kit.edge_volumes import DRIVER, FOUND, MOUNTED, TAKEN_DOWN, EdgeVolum
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
-    from edge.manager.states import Row
+    from edge.wanted.states import Row
 
 POD = Ref("Pod", "default", "web")
 

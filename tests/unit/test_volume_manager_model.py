@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.objects import Ref
+from common.objects.objects import Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Published, Staged, published_for, staged_for
-from edge.manager.states import State
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import attachment_name
+from edge.wanted.states import State
 from tests.kit.edge_volumes import DRIVER, NODE, EdgeVolumes, FakePlugin, FakeStates, bare, persistent_volume
 from tests.kit.examples import examples
 from tests.kit.waiting import settle
@@ -26,8 +26,8 @@ from tests.kit.waiting import settle
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from edge.manager.states import Row
     from edge.volumes import PodVolume
+    from edge.wanted.states import Row
 
 PODS = ("a", "b", "c")
 ATTACHMENT = Ref("VolumeAttachment", "", attachment_name(DRIVER, "h-data", NODE))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.parts.volume_report import report, report_placed
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
-from cloud.volume_report import report, report_placed
-from common.objects import Ref, Stamp
+from common.objects.objects import Ref, Stamp
+from common.objects.pod_fact import MOUNTED, RELEASED
 from common.pages.hub import VolumeStatus
-from common.pod_fact import MOUNTED, RELEASED
 from tests.kit.cluster_objects import DRIVER, attachment, claim, entries, node, pod, volume
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import SettingsError
-from edge.manager.states import Device, Publication, State, VolumeStates
 from edge.volume_errors import NotReady
+from edge.wanted.states import Device, Publication, State, VolumeStates
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edge.manager.states import Row
+    from edge.wanted.states import Row
 
 DEVICE = Device(
     driver="d",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from common import uplink
-from common.backoff import Backoff
-from common.deadlines import Deadlines
-from common.token_bucket import Bucket
+from common.links import uplink
+from common.links.backoff import Backoff
+from common.observe.token_bucket import Bucket
+from common.session.deadlines import Deadlines
 
 
 def test_each_wait_is_twice_the_one_before_up_to_the_limit() -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.objects import Object, Ref, Stamp
+from common.objects.objects import Object, Ref, Stamp
 from edge.disk.layout import Layout
-from edge.manager.opt_in import OptIn
-from edge.manager.wanted import Wanted
 from edge.volumes import SecretRef, inline_handle
+from edge.wanted.opt_in import OptIn
+from edge.wanted.wanted import Wanted
 from tests.kit.edge_volumes import (
     DRIVER,
     GI,

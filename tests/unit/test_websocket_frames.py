@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
-from common.websocket_frames import FrameReader, frame
+from common.links.websocket_frames import FrameReader, frame
 from tests.kit.examples import examples
 
 LARGEST = 100_000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.kube import KubeError
+from cloud.kube.client import KubeError
 from cloud.upsync.write_queue import WriteQueue
 from tests.kit.waiting import settle, until
 

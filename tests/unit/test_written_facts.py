@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.kube import KubeError
-from cloud.mounts import no_mounts
+from cloud.detach.mounts import no_mounts
+from cloud.detach.sole_use import SoleUse
+from cloud.kube.client import KubeError
 from cloud.records.sqlite import SqliteRecords
-from cloud.sole_use import SoleUse
 from cloud.sync.fact_table import FactTable
 from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
-from common.objects import Object, Ref, Stamp
-from common.pod_fact import RELEASED
+from common.objects.objects import Object, Ref, Stamp
+from common.objects.pod_fact import RELEASED
 from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle, until
 

@@ -23,13 +23,13 @@ from cloud.kinds.fields import FieldError, Fields
 from cloud.kinds.kind_rules import check_metadata, trimmed
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest
-from cloud.kube import RESOURCES, Kube, KubeError
+from cloud.kube.client import RESOURCES, Kube, KubeError
 from cloud.sources.cluster.on_demand import OnDemand, SecretReader
 from cloud.sources.cluster.reflector import Reflector
 from cloud.sources.cluster.token_minter import TokenMinter
 from cloud.sources.manifests.manifest_objects import item_of
 from cloud.sources.source import Item, Source
-from common.objects import Ref
+from common.objects.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 

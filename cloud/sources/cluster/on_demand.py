@@ -20,9 +20,9 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find
-from common.backoff import Backoff
-from common.objects import Ref
+from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find
+from common.links.backoff import Backoff
+from common.objects.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 
@@ -41,7 +41,7 @@ class Getter(Protocol):
         """Get an object, None if there is none, and the seconds until it is due again. Raises KubeError."""
 
     def stand_in(self, ref: Ref, error: KubeError) -> Body | None:
-        """A stand-in with an empty UID for nodes without a copy (`common.sync`); None if the kind has none."""
+        """A stand-in with an empty UID for nodes without a copy (`common.objects.sync`); None if the kind has none."""
 
     def in_words(self, ref: Ref, error: KubeError) -> str:
         """The failure as a sentence."""

@@ -17,8 +17,8 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
-from cloud.kube import PAGE, Kube, KubeError, Resource
-from common.backoff import Backoff
+from cloud.kube.client import PAGE, Kube, KubeError, Resource
+from common.links.backoff import Backoff
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 

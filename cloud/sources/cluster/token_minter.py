@@ -12,8 +12,8 @@ import random
 from typing import Final
 
 from cloud.kinds.tokens import TokenRequest
-from cloud.kube import RESOURCES, Body, Kube, KubeError
-from common.objects import Ref
+from cloud.kube.client import RESOURCES, Body, Kube, KubeError
+from common.objects.objects import Ref
 
 _ACCOUNTS: Final = RESOURCES["ServiceAccount"]
 _LONGEST_S: Final = 24 * 3_600.0  # the longest use of a token: the kubelet's maxTTL

@@ -24,9 +24,9 @@ from cloud.sources.manifests import matching
 from cloud.sources.manifests.manifest_objects import Entry, item_of, made_up_uid
 from cloud.sources.manifests.pairs import Pairs
 from cloud.sources.source import Item
-from common.node_selector import selects
-from common.objects import Ref
-from common.quantity import parse_bytes
+from common.objects.node_selector import selects
+from common.objects.objects import Ref
+from common.objects.quantity import parse_bytes
 
 _HOSTNAME: Final = "kubernetes.io/hostname"
 

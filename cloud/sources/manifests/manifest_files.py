@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from cloud.sources.manifests.manifest_objects import BrokenFile, Entry, read_objects
 
 if TYPE_CHECKING:
-    from common.objects import Ref
+    from common.objects.objects import Ref
 
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 SETTLE_S: Final = 0.5  # A change counts when no file has changed for this time: writers pause for less

@@ -15,7 +15,7 @@ from cloud.kinds.kind_rules import check_metadata, trimmed
 from cloud.kinds.table import KINDS
 from cloud.sources.manifests.documents import Document, DocumentError, read_yaml
 from cloud.sources.source import Item
-from common.objects import Ref, Stamp, encode_body
+from common.objects.objects import Ref, Stamp, encode_body
 
 # A change would give every object without a UID of its own another UID.
 _UID_NAMESPACE: Final = uuid.UUID("5d0d60f4-51dd-4ba9-9a36-6a3f2f7f6c4e")

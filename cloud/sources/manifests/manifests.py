@@ -20,7 +20,7 @@ from cloud.sources.manifests.binding import Bound, Told, bind
 from cloud.sources.manifests.manifest_files import SETTLE_S, ManifestFiles, Now
 from cloud.sources.manifests.pairs import read_pairs, write_pairs
 from cloud.sources.source import Item, Source
-from common.objects import Ref
+from common.objects.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.manifests")
 

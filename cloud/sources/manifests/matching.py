@@ -13,8 +13,8 @@ Rules (component-helpers, storage/volume/pv_helpers.go; pkg/controller/volume/pe
 from typing import Final
 
 from cloud.kinds.fields import Body
-from common.node_selector import holds
-from common.quantity import parse_bytes
+from common.objects.node_selector import holds
+from common.objects.quantity import parse_bytes
 
 # The annotation that named the class before Kubernetes 1.6. It still counts, and first.
 _CLASS_BEFORE: Final = "volume.beta.kubernetes.io/storage-class"

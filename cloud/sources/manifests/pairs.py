@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from common.errors import NewerState
-from common.state_file import read_state, write_state
+from common.store.state_file import read_state, write_state
 
 log = logging.getLogger("csi_bridge.hub.manifests")
 

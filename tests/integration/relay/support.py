@@ -12,11 +12,11 @@ import grpc
 import grpc.aio
 
 from common.errors import CallError
+from common.net.sockets import listen_unix
 from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
 from common.relay.frames import PREFACE
 from common.relay.server import CancelReason, Server, ServerCall, ServerSettings, in_task
-from common.sockets import listen_unix
 from common.status import Code, Origin, Status
 from tests.kit.http2 import SETTINGS, Frame, cut_frames, wire
 

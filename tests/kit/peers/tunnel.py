@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.kit.bridge import Bridge, Member
 
 _REDIAL_LIMIT_S = 60.0
-"""An agent dials again at least every 30 s (`common.uplink`), and the machine may be busy."""
+"""An agent dials again at least every 30 s (`common.links.uplink`), and the machine may be busy."""
 
 
 class Tunnel:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from common.csi.methods import METHODS
+from common.net.sockets import listen_unix
 from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
 from common.relay.server import Server, ServerCall, ServerSettings, in_task
-from common.sockets import listen_unix
 from common.status import Code, Origin, Status, code_name
 from tests.kit.waiting import wait_for
 

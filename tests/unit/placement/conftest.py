@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.reports import DriverReport
+    from common.csi.reports import DriverReport
     from tests.kit.placed_nodes import Placing
 
 

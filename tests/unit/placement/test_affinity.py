@@ -8,12 +8,12 @@ import pytest
 
 from cloud.placement.affinity import Affinity
 from cloud.sources.source import Item, Source
-from common.objects import Ref, Stamp
-from common.topology import NODE_SEGMENT
+from common.objects.objects import Ref, Stamp
+from common.objects.topology import NODE_SEGMENT
 from tests.kit.placed_nodes import DRIVER, fleet, report
 
 if TYPE_CHECKING:
-    from cloud.placement.fleet import Fleet
+    from cloud.nodes.fleet import Fleet
 
 REF = Ref("PersistentVolume", "", "pv-1")
 

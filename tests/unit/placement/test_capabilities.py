@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cloud.placement.capabilities import lacking, names, voted, with_topology
-from cloud.report_judge import announces_topology
+from cloud.nodes.capabilities import lacking, names, voted, with_topology
+from cloud.nodes.report_judge import announces_topology
 from common.csi import csi_pb2 as csi
-from common.reports import (
+from common.csi.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
     GET_PLUGIN_INFO,

@@ -12,7 +12,7 @@ from common.status import Code, Status
 from tests.kit.placed_nodes import CONTROLLER, DRIVER, OK, RPC, Placed, Placing, on, report
 
 if TYPE_CHECKING:
-    from cloud.question import Question
+    from cloud.nodes.question import Question
     from tests.kit.placed_nodes import Vendor
 
 GIB = 1 << 30

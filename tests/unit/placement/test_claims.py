@@ -13,15 +13,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud.placement.book import LISTED_BYTES
-from cloud.placement.claim import Mark
-from cloud.placement.claims import Claims
-from cloud.placement.ledger import Open
-from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
+from cloud.claims.book import LISTED_BYTES
+from cloud.claims.claim import Mark
+from cloud.claims.claims import Claims
+from cloud.claims.ledger import Open
+from cloud.claims.rules import SNAPSHOT, VOLUME, Thing
 from cloud.records.records import Body, Change, Kind
 from cloud.records.sqlite import SqliteRecords
-from common.database_writer import WriteFailed
 from common.errors import CallError, SettingsError
+from common.store.database_writer import WriteFailed
 from tests.kit.examples import examples
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.placed_nodes import Disk, claimed, kept, record
@@ -30,7 +30,7 @@ from tests.kit.waiting import settle
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
 
-    from cloud.placement.book import Book
+    from cloud.claims.book import Book
 
 D = "d.example"
 NAME = "CreateVolume pvc-1"
@@ -422,7 +422,7 @@ async def test_deleted_ids_are_forgotten_after_an_hour_and_no_sooner_also_if_the
 async def test_it_tells_when_the_oldest_of_the_last_deletions_was(
     claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloud.placement.book.MOST_GONE", 2)
+    monkeypatch.setattr("cloud.claims.book.MOST_GONE", 2)
     await make(claims, "n1", VOL, OTHER, third := Thing(VOLUME, "vol-3"))
     found = []
     for number, thing in enumerate((VOL, OTHER, third)):
@@ -432,7 +432,7 @@ async def test_it_tells_when_the_oldest_of_the_last_deletions_was(
 
 
 async def test_the_lists_of_one_node_are_bounded_together(claims: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloud.placement.claims.MOST_LISTED_BYTES", 10 * (LISTED_BYTES + 3))
+    monkeypatch.setattr("cloud.claims.claims.MOST_LISTED_BYTES", 10 * (LISTED_BYTES + 3))
     ten = [Thing(VOLUME, f"v-{number}") for number in range(10)]
     for again in range(2):
         await claims.listed(D, "n1", VOLUME, ten, began=float(again), at=0.0)

@@ -6,10 +6,10 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cloud.claims.rules import VOLUME, Thing
 from cloud.placement.decisions import Mode
-from cloud.placement.rules import VOLUME, Thing
+from common.csi.reports import encode_reports
 from common.messages import Kind
-from common.reports import encode_reports
 from common.status import Code, Status
 from tests.kit.hub_in_memory import Hub, running
 from tests.kit.linked import cut

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.claims.rules import VOLUME, Thing
 from cloud.placement import inventory
 from cloud.placement.decisions import Mode
-from cloud.placement.rules import VOLUME, Thing
 from common.csi import csi_pb2 as csi
 from common.errors import CallError
 from common.status import Code, Status
@@ -19,7 +19,7 @@ from tests.kit.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloud.question import Question
+    from cloud.nodes.question import Question
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.leaks import leak_audit, tally
-from cloud.leaks.leak_audit import LeakAudit
+from cloud.claims.rules import SNAPSHOT, VOLUME, Thing
+from cloud.operators import leak_audit, tally
+from cloud.operators.leak_audit import LeakAudit
+from cloud.parts.references import CONTENT, PERSISTENT_VOLUME, Reference, References
+from cloud.parts.sync_part import SyncPart
 from cloud.placement.decisions import Mode
-from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
-from cloud.references import CONTENT, PERSISTENT_VOLUME, Reference, References
 from cloud.sync.fact_kinds import Fact
-from cloud.sync_part import SyncPart
-from common import left_over
 from common.csi import csi_pb2 as csi
 from common.errors import CallError
-from common.left_over import LeftOver
-from common.objects import Stamp
+from common.objects import left_over
+from common.objects.left_over import LeftOver
+from common.objects.objects import Stamp
 from common.operator_orders import Audit, Audited
 from common.status import Code, Status
 from tests.kit.placed_nodes import DRIVER, OK, RPC, Placed, Placing, affinity, create, on, report
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from cloud.question import Question
+    from cloud.nodes.question import Question
     from tests.kit.placed_nodes import Vendor
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.CREATE_DELETE_SNAPSHOT, RPC.LIST_VOLUMES, RPC.LIST_SNAPSHOTS)

@@ -19,7 +19,7 @@ from tests.kit.waiting import settle, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloud.question import Question
+    from cloud.nodes.question import Question
     from tests.kit.placed_nodes import Asked, Told
 
 GROUPS = "/csi.v1.GroupController/"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.placement.book import Book
+from cloud.claims.book import Book
+from cloud.nodes.fleet import Fleet
 from cloud.placement.decisions import View
 from cloud.placement.find import only_node
-from cloud.placement.fleet import Fleet
 from common.errors import CallError
 
 if TYPE_CHECKING:

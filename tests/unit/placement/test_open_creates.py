@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cloud.placement.book import GONE_S
+from cloud.claims.book import GONE_S
 from cloud.placement.decisions import Mode
 from common.errors import CallError
 from common.status import Code, Status
@@ -93,7 +93,7 @@ async def test_deletes_and_creates_of_volumes_that_exist_pass_at_the_limit(world
 async def test_invented_ids_of_deleted_volumes_leave_a_limited_number_of_records_for_an_hour(
     world: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloud.placement.book.MOST_GONE", MOST)
+    monkeypatch.setattr("cloud.claims.book.MOST_GONE", MOST)
     await world.has_made("n1")
     for number in range(2 * MOST):
         assert (await world.ask("DeleteVolume", delete(f"invented-{number}"))).status == OK

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from cloud.claims.rules import SNAPSHOT, Thing
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import Mode
-from cloud.placement.rules import SNAPSHOT, Thing
 from cloud.sources.source import Item
 from common.csi import csi_pb2 as csi
+from common.csi.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
 from common.errors import CallError
-from common.objects import Ref, Stamp
-from common.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
+from common.objects.objects import Ref, Stamp
+from common.objects.topology import NODE_SEGMENT
 from common.status import Code
-from common.topology import NODE_SEGMENT
 from tests.kit.placed_nodes import DRIVER, OK, Placed, Placing, affinity, create, delete, on, record, report, volumes
 
 # -------------------- where something new goes --------------------

@@ -5,7 +5,7 @@ whose creation was told is found; no deletion goes to a node that did not make t
 failed because of where it was wanted, while something may be elsewhere that the hub does not know of; and when all is
 well again, every name can be used, and in the end none is held.
 
-The exemption (`cloud.placement.claims`): some creates are pinned to a node. Of their successes no more is known once
+The exemption (`cloud.claims.claims`): some creates are pinned to a node. Of their successes no more is known once
 the caller has them, and of what is under way nothing if the hub dies, nor of a doubt on a full disk, nor of a success
 there that nobody took.
 
@@ -27,19 +27,19 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud.placement.book import Book
-from cloud.placement.claim import Id, Mark
+from cloud.claims.book import Book
+from cloud.claims.claim import Id, Mark
+from cloud.claims.requests import deletion_of
+from cloud.claims.rules import VOLUME, Thing
 from cloud.placement.decisions import Mode, Send, View
 from cloud.placement.find import ListsNeeded, find_thing
-from cloud.placement.requests import deletion_of
 from cloud.placement.route import ask_for, route
-from cloud.placement.rules import VOLUME, Thing
 from cloud.records.records import Kind
 from common.csi import csi_pb2 as csi
-from common.database_writer import WriteFailed
 from common.errors import CallError, LinkLost, node_offline
+from common.objects.topology import NODE_SEGMENT
 from common.status import Code, Status
-from common.topology import NODE_SEGMENT
+from common.store.database_writer import WriteFailed
 from tests.kit.examples import examples
 from tests.kit.placed_nodes import (
     CONTROLLER,
@@ -59,8 +59,8 @@ from tests.kit.state_db import records_in
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from cloud.question import Question
-    from common.reports import DriverReport
+    from cloud.nodes.question import Question
+    from common.csi.reports import DriverReport
 
 NODES = ("n1", "n2")
 NAMES = ("a", "b")

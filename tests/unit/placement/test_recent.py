@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cloud.placement import recent as module
-from cloud.placement.recent import KEPT_S, Recent
-from cloud.placement.rules import VOLUME, Thing
+from cloud.claims import recent as module
+from cloud.claims.recent import KEPT_S, Recent
+from cloud.claims.rules import VOLUME, Thing
 from common.csi import csi_pb2 as csi
 
 CREATE = "/csi.v1.Controller/CreateVolume"

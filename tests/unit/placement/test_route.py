@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.placement.book import Book
-from cloud.placement.claim import Id, Mark
+from cloud.claims.book import Book
+from cloud.claims.claim import Id, Mark
+from cloud.claims.rules import VOLUME, Thing
+from cloud.nodes.fleet import Fleet
 from cloud.placement.decisions import AskAll, Keeping, Mode, Segment, Send, View
 from cloud.placement.find import ListsNeeded
-from cloud.placement.fleet import Fleet
 from cloud.placement.route import ask_for, route
-from cloud.placement.rules import VOLUME, Thing
 from common.csi import csi_pb2 as csi
 from common.errors import CallError
 from tests.kit.placed_nodes import CONTROLLER, DRIVER, RPC, affinity, create, delete, fleet, on, report

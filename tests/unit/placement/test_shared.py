@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.election import ElectionRules
+from cloud.claims.election import ElectionRules
 from cloud.placement.decisions import Mode
 from cloud.sources.source import Item, Source
 from common.csi import csi_pb2 as csi
 from common.errors import CallError, LinkLost
-from common.objects import Ref, Stamp
+from common.objects.objects import Ref, Stamp
 from common.status import Code, Origin, Status
 from tests.kit.placed_nodes import DRIVER, LEASE_S, OK, Placed, Placing, create, delete, report
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
-    from cloud.question import Question
+    from cloud.nodes.question import Question
     from tests.kit.placed_nodes import Asked
 
 FIRST = 1_000_000

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.claims.rules import VOLUME, Thing
 from cloud.placement.decisions import Mode
-from cloud.placement.rules import VOLUME, Thing
 from common.csi import csi_pb2 as csi
+from common.csi.reports import CONTROLLER_GET_CAPABILITIES
 from common.errors import CallError
-from common.reports import CONTROLLER_GET_CAPABILITIES
 from common.status import Code
 from tests.kit.placed_nodes import (
     DRIVER,
@@ -31,7 +31,7 @@ from tests.kit.placed_nodes import (
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from common.reports import DriverReport
+    from common.csi.reports import DriverReport
 
 ZONE = {"zone": "z"}
 BASIC = (RPC.CREATE_DELETE_VOLUME, RPC.PUBLISH_UNPUBLISH_VOLUME, RPC.GET_CAPACITY)

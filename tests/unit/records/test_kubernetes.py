@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloud.kube import KubeError, Page
+from cloud.kube.client import KubeError, Page
 from cloud.records.kubernetes import KubernetesRecords
 from cloud.records.objects import place_of
 from cloud.records.records import Body, Change, Key, Kind
 from cloud.sync.fact_kinds import Fact
 from cloud.sync.fact_table import FactTable
-from common.database_writer import WriteFailed
 from common.errors import SettingsError
-from common.objects import Stamp
-from common.sole_use import sole_use
+from common.objects.objects import Stamp
+from common.objects.sole_use import sole_use
+from common.store.database_writer import WriteFailed
 from tests.kit.records_suite import KEY, claim
 from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle
@@ -27,13 +27,14 @@ from tests.kit.waiting import settle
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from cloud.kube import Kube
+    from cloud.kube.client import Kube
 
 NODE = Change(Kind.NODE, ("n1",), {"instance": "i", "drivers": []})
 
 
 class Api:
-    """Stands in for `cloud.kube.Kube`: objects by name, and whether a hub leads. A watch shows what a test `tell`s.
+    """Stands in for `cloud.kube.client.Kube`: objects by name, and whether a hub leads. A watch shows what a test
+    `tell`s.
 
     Answers wait while `answers` is not set. The next one may be lost (`is_lost`).
     """

@@ -7,19 +7,19 @@ import re
 
 import pytest
 
-from cloud.edge_nodes import Nodes
+from cloud.nodes.edge_nodes import Nodes
+from cloud.nodes.unique_segments import UniqueKeys, UniqueSegments
 from cloud.records.objects import NODE, place_of, value_of
 from cloud.records.records import Change, Kind, stored_bytes
 from cloud.sync.fact_kinds import Fact
 from cloud.sync.fact_table import FactTable
 from cloud.trust.generations import MOST_PENDING, MOST_VOID
-from cloud.unique_segments import UniqueKeys, UniqueSegments
-from common.metrics import Metrics
-from common.objects import Stamp
-from common.peer import Peer as Shown
-from common.reports import NODE_GET_INFO, Answer, DriverReport
-from common.sole_use import sole_use
-from common.version import introduce
+from common.csi.reports import NODE_GET_INFO, Answer, DriverReport
+from common.net.peer import Peer as Shown
+from common.objects.objects import Stamp
+from common.objects.sole_use import sole_use
+from common.observe.metrics import Metrics
+from common.observe.version import introduce
 from tests.kit.guarded import LEFT, Guarded
 from tests.kit.linked import Peer, link_pair
 from tests.kit.memory_records import MemoryRecords, as_read_back

@@ -10,8 +10,8 @@ import pytest
 
 from cloud.records.records import Change, Kind
 from cloud.records.sqlite import SqliteRecords
-from common.database_writer import WriteFailed
 from common.errors import NewerState, SettingsError
+from common.store.database_writer import WriteFailed
 from tests.kit.records_suite import RecordsSuite, found
 
 if TYPE_CHECKING:

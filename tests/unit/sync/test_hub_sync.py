@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.sync_part import SyncPart
-from common.digest import digest_of
+from cloud.parts.sync_part import SyncPart
 from common.messages import Kind
+from common.objects.digest import digest_of
+from common.objects.sync_messages import Digest as DigestSaid
+from common.objects.sync_messages import encode
+from common.observe.version import introduce
 from common.status import Code
-from common.sync_messages import Digest as DigestSaid
-from common.sync_messages import encode
-from common.version import introduce
 from tests.kit.hub_in_memory import NETWORK, SOCKET, Hub, running
 from tests.kit.linked import cut
 from tests.kit.waiting import settle
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Stream
+    from common.session.link import Stream
 
 DIGEST = encode(DigestSaid(1_000, digest_of({})))
 

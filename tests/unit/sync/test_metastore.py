@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common import database as database_module
 from common.errors import SettingsError
-from common.objects import Object, Ref, Stamp, encode_body
-from common.sync import Compared, Confirmed, Untold
-from common.sync_messages import Change, InStep, drop, put
-from edge.metastore import SCHEMA, Metastore
+from common.objects.objects import Object, Ref, Stamp, encode_body
+from common.objects.sync import Compared, Confirmed, Untold
+from common.objects.sync_messages import Change, InStep, drop, put
+from common.store import database as database_module
 from edge.stores import aes_gcm, object_store
 from edge.stores.fact_store import MOST_EVENTS, FactRefused
+from edge.stores.metastore import SCHEMA, Metastore
 from edge.stores.sealing import load_sealer
 from tests.kit.waiting import until
 
@@ -450,8 +450,8 @@ async def test_a_store_that_cannot_be_written_at_the_start_is_worked_from_until_
             raise sqlite3.OperationalError("database or disk is full")
         return database_module.connect(file, *given, **more)
 
-    monkeypatch.setattr("edge.metastore.open_database", connect)
-    monkeypatch.setattr("edge.metastore.connect", connect)
+    monkeypatch.setattr("edge.stores.metastore.open_database", connect)
+    monkeypatch.setattr("edge.stores.metastore.connect", connect)
     store = Metastore(tmp_path / "edge", retry_s=0.0)
     assert (store.trouble, store.objects.ever_in_step) == ("database or disk is full", True)
     assert (store.objects.get(item("a").ref), store.objects.get(SECRET.ref)) == (item("a"), SECRET)

@@ -7,11 +7,11 @@ import weakref
 
 import pytest
 
-from common.digest import BUCKETS, bucket_of, differing, digest_of
 from common.errors import LocalProtocolError, RemoteProtocolError
-from common.objects import Object, Ref, Stamp
-from common.sync import Compared, Confirmed, Learner, Teller, Untold
-from common.sync_messages import (
+from common.objects.digest import BUCKETS, bucket_of, differing, digest_of
+from common.objects.objects import Object, Ref, Stamp
+from common.objects.sync import Compared, Confirmed, Learner, Teller, Untold
+from common.objects.sync_messages import (
     Differ,
     Drop,
     Held,
@@ -26,7 +26,7 @@ from common.sync_messages import (
     encode,
     put,
 )
-from common.sync_messages import Digest as DigestSaid
+from common.objects.sync_messages import Digest as DigestSaid
 from tests.kit.synced_sides import MAX_MESSAGE_BYTES, Synced
 
 EMPTY = digest_of({})
@@ -308,7 +308,7 @@ def test_what_was_stored_stays_stored() -> None:
 
 
 def test_a_learner_that_lists_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.sync._MOST_HELD_BYTES", 50 * 109)
+    monkeypatch.setattr("common.objects.sync._MOST_HELD_BYTES", 50 * 109)
     teller = Teller(Synced(budget_bytes=0).truth, max_message_bytes=9_000)
     teller.receive(encode(DigestSaid(500, b"\xff" * 8 * BUCKETS)))
     for number in range(50):

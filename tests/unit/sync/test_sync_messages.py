@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import RemoteProtocolError
-from common.objects import Object, Ref, Stamp
-from common.sync_messages import (
+from common.objects.objects import Object, Ref, Stamp
+from common.objects.sync_messages import (
     TYPES,
     Differ,
     Digest,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.objects import Object, Ref, Stamp
+from common.objects.objects import Object, Ref, Stamp
 from tests.kit.examples import examples
 from tests.kit.synced_sides import Synced
 

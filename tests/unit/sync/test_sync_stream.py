@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Kind
-from common.objects import Object, Ref, Stamp
-from common.sync import Learner
-from common.sync_messages import Differ, HeldAll, Put, Stored, SyncMessage, decode, encode, put
-from common.sync_stream import Telling, _Worker, learn
-from common.tasks import supervised
+from common.objects.objects import Object, Ref, Stamp
+from common.objects.sync import Learner
+from common.objects.sync_messages import Differ, HeldAll, Put, Stored, SyncMessage, decode, encode, put
+from common.objects.sync_stream import Telling, _Worker, learn
+from common.observe.tasks import supervised
 from tests.kit.linked import Peer, link_pair
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from common.link import Stream
-    from common.sync_messages import Change
+    from common.objects.sync_messages import Change
+    from common.session.link import Stream
 
 POD = Object(Ref("Pod", "ns", "a"), Stamp("u", "1"), b"{}")
 
@@ -30,7 +30,7 @@ async def fail() -> None:
 
 
 class Disk:
-    """A copy (`common.sync_stream.Copy`) whose disk takes nothing."""
+    """A copy (`common.objects.sync_stream.Copy`) whose disk takes nothing."""
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return {}
@@ -44,7 +44,7 @@ class Disk:
 
 
 class Broken:
-    """A truth (`common.sync.Truth`) that says what there is, and fails when it is to give it."""
+    """A truth (`common.objects.sync.Truth`) that says what there is, and fails when it is to give it."""
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return {POD.ref: POD.stamp}

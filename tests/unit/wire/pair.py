@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from common.codec import UnknownFrame
-from common.limits import Limits
 from common.messages import WIRE_VERSION, Frame, Hello, Kind, decode, encode
-from common.session import State
+from common.session.limits import Limits
+from common.session.session import State
 from common.status import Code, Status
 from tests.kit.apart import apart
 from tests.kit.events import Closed, Event, HelloReceived, Message

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.errors import CallTimeout, MessageTooLarge, Overloaded, TunnelClosed
-from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
 from common.messages import Kind
-from common.session import State
+from common.session.limits import MESSAGE_OVERHEAD_BYTES, Limits
+from common.session.session import State
 from common.status import Code, Status
 from tests.kit.events import (
     Cancelled,

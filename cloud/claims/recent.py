@@ -1,0 +1,57 @@
+"""The recent things: those that pinned creates have made lately, and that only their callers know. Pure.
+
+A caller that has just got a volume is about to write its PersistentVolume. Until then nothing refers to the volume, and
+the leak audit (`cloud.operators`) must not take it for one that everybody has forgotten.
+
+The answers are kept, and only the audit reads the things in them.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from cloud.claims.claim import Place
+from cloud.claims.requests import Made, made
+
+KEPT_S: Final = 3_600.0  # how long they are kept: the longest `--audit-grace`
+MOST: Final = 20_000  # How many are kept: 9 MB of usual ones. A driver that makes more within an hour is audited later.
+
+# Of a larger answer, the things are kept: most of it is something else, and a node may send megabytes.
+_LARGE_BYTES: Final = 1_024
+
+
+class Recent:
+    """The answers of creates that succeeded lately, oldest first."""
+
+    def __init__(self, now: float) -> None:
+        """Without things: a hub that starts has forgotten those of its life before."""
+        self.complete_since = now  # no thing that was made after this time is missing, in seconds since the epoch
+        # When each came, by driver, node, method and answer.
+        self._answers: dict[tuple[str, str, str, bytes | Made], float] = {}
+
+    def add(self, driver: str, node: str, method: str, answer: bytes, now: float) -> None:
+        """Note the answer of a create that came now."""
+        key = driver, node, method, answer if len(answer) <= _LARGE_BYTES else _read(method, answer)
+        self._answers.pop(key, None)  # so that it comes last
+        self._answers[key] = now
+        while True:
+            oldest = next(iter(self._answers))
+            at = self._answers[oldest]
+            if len(self._answers) > MOST:
+                self.complete_since = max(self.complete_since, at)
+            elif now - at <= KEPT_S:
+                return
+            del self._answers[oldest]
+
+    def all(self) -> Iterator[tuple[Place, float]]:
+        """Each thing, and when it was made, in seconds since the epoch, oldest first."""
+        for (driver, node, method, answer), at in list(self._answers.items()):
+            known = answer if isinstance(answer, Made) else _read(method, answer)
+            for thing in known.things:
+                yield (driver, thing, node), at
+
+
+def _read(method: str, answer: bytes) -> Made:
+    try:
+        return made(method, answer)._replace(terms=())
+    except ValueError:
+        return Made()

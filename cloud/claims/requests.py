@@ -1,0 +1,274 @@
+"""A request's facts: what `rules` name in a CSI request, and the ids in a create's answer. Pure."""
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError, Message
+
+from cloud.claims.rules import RULES, Rule, Thing
+from common.csi.csi_pb2 import CreateVolumeResponse, TopologyRequirement, VolumeCapability
+from common.csi.methods import METHODS
+
+# A name or id beyond this length is nobody's but an attacker's. CSI allows 128 bytes (CSI spec, "Size Limits"), and
+# some vendors use more.
+LONGEST_CHARS: Final = 1_024
+
+# The access modes that only a driver with SINGLE_NODE_MULTI_WRITER knows.
+_OF_ONE_NODE: Final = frozenset(
+    {VolumeCapability.AccessMode.SINGLE_NODE_SINGLE_WRITER, VolumeCapability.AccessMode.SINGLE_NODE_MULTI_WRITER}
+)
+
+
+_AT: Final = " to node "
+
+# The methods whose key has the vendor's node id.
+_OF_A_NODE: Final = frozenset({"ControllerPublishVolume", "ControllerUnpublishVolume"})
+
+# The kind of the thing in a key, by method.
+_KINDS: Final = {
+    method.rpartition("/")[2]: rule.about[0][0] for method, rule in RULES.items() if rule.changes or rule.ends
+}
+
+# The method that deletes a thing, by its kind.
+_DELETIONS: Final = {rule.about[0][0]: method.rpartition("/")[2] for method, rule in RULES.items() if rule.ends}
+
+
+class Whereabouts(NamedTuple):
+    """The facts of one request."""
+
+    name: str = ""  # method and name of a create, the same in each retry; empty if it makes nothing
+    things: tuple[Thing, ...] = ()  # the things that the request is about
+    parts: tuple[Thing, ...] = ()  # the members of these things. They tell the node if nothing is known of the things.
+    ends: tuple[Thing, ...] = ()  # the things that do not exist after a success
+    node_id: str = ""  # the vendor's id of a node, or empty
+    # the requested topology, preferred terms first: each a set of segments. Empty: none was requested.
+    terms: tuple[Mapping[str, str], ...] = ()
+    # a required field that is empty; every vendor refuses such a request. Empty: no field is missing.
+    missing: str = ""
+    token: str = ""  # the place in a list at which the answer begins
+    # method and id of any other call that changes something, for a publication with the node id; else empty.
+    key: str = ""
+    has_secrets: bool = False  # whether a deletion has Secrets
+
+
+NOTHING_ASKED: Final = Whereabouts()  # the facts of a request that names nothing, or that the hub does not read
+
+
+_Getters = tuple[tuple[str, Callable[[Any], Any]], ...]  # by kind of things, a function that returns their ids
+
+
+class _Fields(NamedTuple):
+    """The fields that a `Rule` names, as functions that read them: the value, or the values of a path with several."""
+
+    rule: Rule
+    short: str  # the method without its service
+    request: type[Message]  # the request's class
+    name: Callable[[Any], Any] | None  # of a create; None: it makes nothing
+    about: _Getters  # by kind
+    parts: _Getters  # by kind
+    ends: _Getters  # by kind
+    # by path: those without which every vendor refuses the request.
+    needed: tuple[tuple[str, Callable[[Any], Any]], ...]
+
+
+@functools.cache
+def _fields(method: str) -> _Fields:
+    """Those of a method that has a rule: callers can invent any number of others."""
+    rule = RULES[method]
+    kind = METHODS[method].request
+    about, parts, ends = (
+        tuple((of, _getter(kind, path)) for of, path in it) for it in (rule.about, rule.parts, rule.ends)
+    )
+    needed = ((rule.name,) if rule.name else ()) + (() if rule.optional else tuple(path for _, path in rule.about))
+    name = _getter(kind, rule.name) if rule.name else None
+    getters = tuple((path, _getter(kind, path)) for path in needed)
+    return _Fields(rule, method.rpartition("/")[2], kind, name, about, parts, ends, getters)
+
+
+def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts:
+    """Read a request's facts; of one whose node is known, only its name, things and topology. Raises ValueError."""
+    if method not in RULES:
+        return NOTHING_ASKED
+    fields = _fields(method)
+    rule, message = fields.rule, fields.request()
+    try:
+        message.ParseFromString(request)
+    except DecodeError:
+        raise ValueError(f"not a {fields.request.DESCRIPTOR.name}") from None
+    name = f"{fields.short} {own}" if fields.name is not None and (own := fields.name(message)) else ""
+    things = _things(fields.about, message) if fields.about else ()
+    ends = _things(fields.ends, message) if fields.ends else ()
+    terms: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
+    if rule.wants:
+        wanted: Any = getattr(message, rule.wants)
+        is_list = isinstance(wanted, TopologyRequirement)
+        for topology in (*wanted.preferred, *wanted.requisite) if is_list else (wanted,):
+            if segments := dict(topology.segments):
+                terms[frozenset(segments.items())] = segments
+    if is_pinned:
+        return Whereabouts(name, things, (), ends, "", tuple(terms.values()))
+    missing = ""
+    for path, get in fields.needed:
+        if not any(get(message)):
+            missing = path
+            break
+    return Whereabouts(
+        name=name,
+        things=things,
+        parts=_things(fields.parts, message) if fields.parts else (),
+        ends=ends,
+        node_id=getattr(message, "node_id", ""),
+        terms=tuple(terms.values()),
+        missing=missing,
+        token=getattr(message, "starting_token", ""),
+        key=_key(fields.short, message, rule) if rule.changes or rule.ends else "",
+        has_secrets=bool(rule.ends and getattr(message, "secrets", None)),
+    )
+
+
+def _key(short: str, message: Message, rule: Rule) -> str:
+    _, field = rule.about[0]
+    id_ = operator.attrgetter(field)(message)
+    if not id_:
+        return ""
+    if short not in _OF_A_NODE:
+        return f"{short} {id_}"
+    node_id = getattr(message, "node_id", "").replace(
+        _AT, _AT.replace(" ", "\N{NO-BREAK SPACE}")
+    )  # `about` finds the last one
+    return f"{short} {id_}{_AT}{node_id}"
+
+
+def about(key: str) -> "Thing | None":
+    """The thing of a `Whereabouts.key`; None for the name of a create."""
+    method, _, rest = key.partition(" ")
+    kind = _KINDS.get(method)
+    if kind is None:
+        return None
+    return Thing(kind, rest.rpartition(_AT)[0] if method in _OF_A_NODE else rest)
+
+
+def deletion_of(thing: Thing) -> str:
+    """The `Whereabouts.key` of the deletion of a thing."""
+    return f"{_DELETIONS[thing.kind]} {thing.id}"
+
+
+def settled_with(key: str, others: Iterable[str]) -> list[str]:
+    """The keys about the same thing whose outcome does not matter any more once the call of a key has succeeded.
+
+    A deletion settles all of them, and a publication to a node and its end settle each other.
+    """
+    method, _, rest = key.partition(" ")
+    if method in _OF_A_NODE:
+        return [other for other in others if other.partition(" ")[2] == rest and other.partition(" ")[0] in _OF_A_NODE]
+    return list(others) if method.startswith("Delete") else []
+
+
+def needs(method: str, request: bytes) -> frozenset[str]:
+    """The capabilities without which a driver refuses a request. Raises ValueError if that does not parse.
+
+    CSI spec, "ControllerGetCapabilities"; csi.proto.
+    """
+    rule = RULES.get(method)
+    return frozenset(_needs(_parse(METHODS[method].request, request), rule)) if rule is not None else frozenset()
+
+
+class Made(NamedTuple):
+    """What the answer to a create names."""
+
+    things: tuple[Thing, ...] = ()
+    terms: tuple[Mapping[str, str], ...] = ()  # the topology that it gives a volume; empty: none, or it makes no volume
+
+
+NOTHING_MADE: Final = Made()
+
+
+def made(method: str, answer: bytes) -> Made:
+    """Read a create's answer. Raises ValueError: its bytes are not the method's answer."""
+    message: Any = METHODS[method].response()
+    try:
+        message.ParseFromString(answer)
+    except DecodeError:
+        raise ValueError(f"not a {message.DESCRIPTOR.name}") from None
+    terms = list[Mapping[str, str]]()
+    if isinstance(message, CreateVolumeResponse):
+        for term in message.volume.accessible_topology:
+            terms.append(dict(term.segments))  # a comprehension is one more function
+    return Made(_things(_makes(method), message), tuple(terms))
+
+
+def _things(getters: _Getters, message: Message) -> tuple[Thing, ...]:
+    things = []
+    for kind, get in getters:
+        value = get(message)
+        for id_ in (value,) if isinstance(value, str) else value:
+            if id_:
+                things.append(Thing(kind, id_))  # noqa: PERF401  # a comprehension is one more function
+    return tuple(things)
+
+
+@functools.cache
+def _makes(method: str) -> _Getters:
+    rule = RULES.get(method)
+    return tuple((kind, _getter(METHODS[method].response, path)) for kind, path in rule.makes) if rule else ()
+
+
+def _needs(message: Message, rule: Rule) -> Iterator[str]:
+    if not rule.needs:
+        return
+    for capability, field in rule.needs:
+        if not field or _is_set(message, field):
+            yield capability
+    for field in ("volume_capability", "volume_capabilities"):
+        if any(mode in _OF_ONE_NODE for mode in _access_modes(message, field)):
+            yield "SINGLE_NODE_MULTI_WRITER"
+
+
+def _is_set(message: Message, field: str) -> bool:
+    """Whether a field is there; a path leads through messages that need not be."""
+    first, _, rest = field.partition(".")
+    value: Any = next((value for known, value in message.ListFields() if known.name == first), None)
+    return _is_set(value, rest) if rest and value is not None else value is not None
+
+
+def _access_modes(message: Message, field: str) -> Iterator[int]:
+    found: Any = getattr(message, field, ())
+    for capability in (found,) if isinstance(found, VolumeCapability) else found:
+        yield capability.access_mode.mode
+
+
+def _getter(kind: type[Message], path: str) -> Callable[[Any], Any]:
+    """A function that returns the value of a field, in one step in C; the values if a part of the path is repeated."""
+    value: Any = kind()
+    for part in path.split("."):
+        value = getattr(value, part)
+        if not isinstance(value, (str, Message)):
+            return lambda message: list(walk(message, path))
+    return operator.attrgetter(path)
+
+
+def walk(message: Message, path: str) -> Iterator[Any]:
+    """The values, or messages, at a path. A part of it may be repeated, or be a message that is not there."""
+    first, _, rest = path.partition(".")
+    value: Any = getattr(message, first)
+    values: Iterable[Any] = value
+    if isinstance(value, str):
+        values = (value,)
+    elif isinstance(value, Message):
+        values = (value,) if message.HasField(first) else ()
+    for each in values:
+        if rest:
+            yield from walk(each, rest)
+        else:
+            yield each
+
+
+def _parse(kind: type[Message], data: bytes) -> Message:
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise ValueError(f"not a {kind.DESCRIPTOR.name}") from None
+    return message

@@ -1,0 +1,644 @@
+"""The edge nodes that the hub knows: their links, the drivers that they report, and the way to call them.
+
+Rules:
+
+* `reach` finds the link for a call, and says why there is none.
+* One name belongs to one machine. The same instance with the same or a later boot replaces its old link, if it shows
+  the same key or one that was issued to this node. The hub refuses every other machine while a link lives, and shows
+  the conflict. The refused peer hears nothing of the connected one: an attacker could use it for a takeover. The hub
+  also refuses a copy of the state directory: two machines with one instance replace each other's link again and again.
+* An agent that renews its certificate connects a second link beside the first (`Hello.beside`). New calls go over the
+  second one. The hub drains the first one: its calls finish there.
+* A node that leaves stays known, with the time at which it left. Its calls are refused with that time. Only an operator
+  can say that the node is gone for good.
+* A report that the judge refuses does not count, and the node gets no call of that driver. If an earlier report of it
+  counted, that one stays: the node may have volumes of the driver, so no call goes to another node as the only one.
+* Near the limit of calls on a link, a driver with many of them leaves the last places to the node's other drivers.
+* A node's first report of a driver counts once it is written, and is written again until then: a hub that forgot the
+  node would take another one for the only one that runs the driver. Everything else about nodes is written soon; that
+  a node has not come back since this hub began is written after half a minute, or with the node's fence.
+* A report that cannot be read changes nothing, for this node or for any other.
+"""
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from cloud.claims.election import Seat
+from cloud.nodes.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
+from cloud.nodes.question import Question, ask
+from cloud.nodes.report_judge import Refused, judge, note, told_topology, topology_of
+from cloud.nodes.unique_segments import UniqueSegments
+from cloud.nodes.visit import Visit
+from cloud.records.records import Change, Kind, Records, stored_bytes
+from common.csi.reports import (
+    GET_PLUGIN_CAPABILITIES,
+    MAX_DRIVER_BYTES,
+    MAX_REPORT_BYTES,
+    DriverReport,
+    is_node_only,
+    report_to_json,
+    vendor_version,
+)
+from common.errors import (
+    CallError,
+    HandshakeRefused,
+    Overloaded,
+    driver_missing,
+    node_offline,
+    order_refused,
+    shutting_down,
+    timestamp,
+)
+from common.links.uplink import LONGEST_REDIAL_S
+from common.messages import Hello, Reason
+from common.net.enrolment import generation_of, rights_in
+from common.net.peer import Peer
+from common.observe.logs import of_peer
+from common.observe.metrics import Metrics
+from common.pages.hub import NodeStatus
+from common.pages.json_form import time_of
+from common.parsers import LONGEST_NAME_CHARS
+from common.session.limits import has_room
+from common.session.link import Link
+from common.status import Status
+from common.store.database_writer import RETRY_S
+
+log = logging.getLogger("csi_bridge.hub.nodes")
+
+# If a second link replaces a link of this age or less, the first one was probably alive: an agent needs twice its
+# keepalive (20 s) to give a link up.
+_SOON_S = 10.0
+
+# After this time without a refusal, a conflict counts as settled: a refused agent dials again within 30 s.
+_CONFLICT_S = 3 * LONGEST_REDIAL_S
+
+# After this time since its hello, an agent has asked all its drivers. Before, its report may lack some.
+_ASKED_S = 30.0
+LONGEST_LEASE_S = 86_400  # the longest `--controller-lease`
+DRIFT: Final = 1.01  # by this factor an agent's clock may be slower than the hub's; quartz is better than 0.1 %
+
+# Refused drivers that are remembered of a node, apart from drivers that counted before, and drivers with too long
+# answers that are shown. A hostile node can invent thousands.
+_MOST_REFUSED = 20
+
+# Links in a row that may be replaced soon (`_SOON_S`). One machine's network may do that once or twice; two machines
+# never stop.
+_MOST_SOON = 4
+
+
+@dataclass(slots=True)
+class _Node:
+    stored: StoredNode
+    left: tuple[float, float]  # when its last link ended, or the hub began: monotonic, and since the epoch
+    # drivers in `stored` whose first report is not written yet, so that it does not count
+    unwritten: set[str] = field(default_factory=set)
+    write: asyncio.Future[None] | None = None  # of such reports, the newest
+    trouble: str = ""  # why the last one failed
+    has_shut_down: bool = False  # said so itself; a drain without calls ends at once, so nobody may have seen it
+    visit: Visit | None = None  # the link that takes new calls; None while it is away
+    earlier: Visit | None = None  # the link beside which that one came, until it ends
+    rights: tuple[str, ...] = ()  # the drivers that the certificate of the last link names; none: every driver
+    refused: Mapping[str, Refused] = field(default_factory=dict)
+    conflict: str = ""  # about another machine of this name, which the hub refused at `refused_at`
+    refused_at: float = 0.0  # monotonic
+    replaced_soon: int = 0  # links in a row (`_SOON_S`)
+
+
+_UNKNOWN: Final = _Node(StoredNode(""), (0.0, 0.0))
+
+
+class Nodes:
+    """All edge nodes that the hub knows, connected or not."""
+
+    def __init__(self, records: Records, segments: UniqueSegments, metrics: Metrics, *, max_nodes: int) -> None:
+        self.leads: Callable[[], bool] = lambda: True
+        self.problems_told: Callable[[str], None] = lambda _node: None  # called when a node may have other problems
+        self.max_nodes = max_nodes  # of which a known one is never refused
+        self._records, self._metrics, self.segments = records, metrics, segments
+        self._subscribers: list[Callable[[str, str], None]] = []
+        self._nodes: dict[str, _Node] = {}
+        self._by_driver: dict[str, set[str]] = {}
+        self._began = _now()
+        started = time.time()
+        for stored in records.take(Kind.NODE, read_node):
+            node = self._nodes[stored.name] = _Node(stored, _now())
+            if stored.connected:  # the hub was killed, or another one led
+                self._put(node, write=False, connected=False, since=started)
+            for report in stored.reports:
+                self._by_driver.setdefault(report.driver, set()).add(stored.name)
+        records.watch(Kind.NODE, lambda key: self.record(*key))
+        asyncio.get_running_loop().call_later(LONGEST_REDIAL_S, self._note_away, list(self._nodes))
+        stored_reports = (report for node in self._nodes.values() for report in node.stored.reports)
+        segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
+        self._judge_again(list(self._nodes.values()))
+
+    def subscribe(self, changed: Callable[[str, str], None]) -> None:
+        """Call `changed` with driver and node whenever a report has changed, in the order of subscription."""
+        self._subscribers.append(changed)
+
+    def _changed(self, driver: str, node: str) -> None:
+        for changed in self._subscribers:
+            changed(driver, node)
+
+    # ---- links come and go -------------------------------------------------------------------------------------------
+
+    def connect(self, hello: Hello, link: Link) -> Link | None:
+        """Take the link of a node's agent. Returns the old link if it has replaced one. Raises HandshakeRefused."""
+        node = self._nodes.get(hello.name)
+        if node is None:
+            if len(self._nodes) >= self.max_nodes:
+                raise HandshakeRefused(
+                    Reason.FULL,
+                    f"the hub knows {len(self._nodes)} nodes, which is its limit (--max-nodes), and {hello.name} is a "
+                    f"new one; raise it, or run csi-bridge forget NODE for nodes that will not come back",
+                )
+            node = self._nodes[hello.name] = _Node(StoredNode(hello.name), _now())
+        if (live := node.visit or node.earlier) is not None:
+            self._check_machine(node, live, hello, link)
+        old = node.visit
+        if old is not None and hello.boot == node.stored.boot and _comes_beside(old, hello, link):
+            self._take_beside(node, old, link)
+            self._put(node, certificate_end=link.peer_identity.not_after)
+            self._take_rights(node, link)
+            return None
+        if old is not None:
+            self._replace(node, old, hello)
+        node.visit = Visit(hello.name, link, time.monotonic())
+        node.conflict = ""
+        self._metrics.connected_nodes += 1
+        self._put(
+            node,
+            instance=hello.instance,
+            boot=hello.boot,
+            since=time.time(),
+            connected=True,
+            software=hello.software[:SHOWN_CHARS],
+            certificate_end=link.peer_identity.not_after,
+        )
+        self._take_rights(node, link)
+        return old.link if old is not None else None
+
+    def disconnect(self, name: str, link: Link) -> None:
+        node = self._of(name)
+        visit, earlier = node.visit, node.earlier
+        if earlier is not None and earlier.link is link:
+            earlier.ended = earlier.ended or time.time()
+            node.earlier, node.left = None, _now()
+        elif visit is not None and visit.link is link:
+            self._end(node, visit)
+            node.replaced_soon = 0
+            self._put(node, write=self.leads(), since=visit.ended, connected=False)
+
+    async def report(self, name: str, reports: Iterable[DriverReport]) -> None:
+        """Take the reports of a node's agent about its drivers; one that it does not mention stays known.
+
+        Returns when they count, or when the first attempt to write those of new drivers has failed: the agent's next
+        ones wait for that. They go on if the caller leaves.
+
+        Raises:
+            ValueError: a driver has no usable name, or the new and the earlier reports are too large together. The
+                earlier ones stay.
+        """
+        node = self._nodes[name]
+        told = {report.driver: report for report in reports if report.node == name}
+        if not all(0 < len(driver) <= LONGEST_NAME_CHARS and driver.isprintable() for driver in told):
+            raise ValueError("a driver's name in it is no name")
+        if node.visit is not None:
+            node.visit.gone = (node.visit.gone | node.visit.told.keys()) - told.keys()
+            node.visit.told, node.visit.untaken = told, ""
+        if (written := self._take(node, told)) is not None:
+            await asyncio.wait([written])
+
+    def not_taken(self, name: str, why: str) -> bool:
+        """Note why the newest report does not count. Returns False if that is known already."""
+        visit = self._of(name).visit
+        if visit is None or visit.untaken == why:
+            return False
+        visit.untaken = why
+        return True
+
+    def tell_problems(self, name: str, problems: Sequence[str]) -> None:
+        if (visit := self._of(name).visit) is not None:
+            visit.problems = problems
+
+    def problems(self, name: str) -> Sequence[str] | None:
+        """What a node's agent says must be solved there; None while the node is away."""
+        visit = self._of(name).visit
+        return visit.problems if visit is not None else None
+
+    def _judge_again(self, nodes: Iterable[_Node]) -> None:
+        for node in nodes:
+            try:
+                self._take(node, node.visit.told if node.visit is not None else {})
+            except ValueError as error:  # with reports that are no longer refused, the node has too many
+                if self.not_taken(node.stored.name, str(error)):
+                    log.warning("not all reports of edge node %s can be taken: %s", node.stored.name, error)
+
+    def _take(self, node: _Node, told: Mapping[str, DriverReport]) -> asyncio.Future[None] | None:
+        """Judge a node's new reports, and its earlier ones of other drivers. Returns the write of first reports."""
+        name, old = node.stored.name, {report.driver: report for report in node.stored.reports}
+        # A restarted agent has not asked its drivers yet, and no call goes to another node because this one's is away.
+        judged = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
+        if judged != old and (size := stored_bytes([*map(report_to_json, judged.values())])) > MAX_REPORT_BYTES:
+            raise ValueError(
+                f"{len(judged)} drivers with the earlier ones, {size} bytes in all, and {MAX_REPORT_BYTES} is the "
+                f"limit; the node's earlier report stays; run csi-bridge forget {name} DRIVER for each that is gone"
+            )
+        refused, claims = dict[str, Refused](), []
+        for driver, report in judged.items():  # what one driver gets, the next one does not
+            if found := judge(report, node.rights, self.segments, self._nodes):
+                refused[driver] = found
+            else:
+                claims.append(self.segments.claim(name, driver, topology_of(report)))
+        new = old | {driver: report for driver, report in judged.items() if driver not in refused}
+        refused = _shortened(refused, old.keys())
+        before, node.refused = node.refused, refused
+        node.unwritten |= (first := new.keys() - old.keys())
+        if any(claims) and not first:  # before the report
+            self._records.put(self.segments.record(name))
+        if new != old:
+            is_other = {it: new[it].answers for it in new} != {it: old[it].answers for it in old}
+            self._put(node, write=is_other and not first, reports=tuple(new.values()))
+        written = self._write(node) if first else None
+        for driver, report in new.items():
+            if report != old.get(driver) or refused.get(driver) != before.get(driver):
+                self._count(node, driver)
+        note(name, before, refused, self._metrics)
+        return written
+
+    def record(self, name: str) -> Change:
+        node = self._nodes.get(name)
+        return record_of(node.stored) if node is not None else record_of(StoredNode(name))._replace(body=None)
+
+    def _write(self, node: _Node) -> asyncio.Future[None]:
+        # First the segments: without its report, a segment is only kept from other nodes.
+        changes = self.segments.record(node.stored.name), record_of(node.stored)
+        node.write = self._records.write(change for change in changes if change.body is not None)
+        node.write.add_done_callback(partial(self._written, node))
+        return node.write
+
+    def _written(self, node: _Node, write: asyncio.Future[None]) -> None:
+        error = write.exception()
+        if node.write is not write or self._nodes.get(node.stored.name) is not node:  # a newer one decides
+            return
+        if error is not None:
+            node.trouble = str(error)
+            asyncio.get_running_loop().call_later(RETRY_S, self._write_again, node, write)
+            return
+        written, node.unwritten, node.trouble = node.unwritten, set(), ""
+        for driver in sorted(written):
+            self._count(node, driver)
+
+    def _write_again(self, node: _Node, failed: asyncio.Future[None]) -> None:
+        if node.write is failed and node.unwritten and self._nodes.get(node.stored.name) is node:
+            self._write(node)
+
+    def _count(self, node: _Node, driver: str) -> None:
+        if driver not in node.unwritten:
+            self._by_driver.setdefault(driver, set()).add(node.stored.name)
+            self._changed(driver, node.stored.name)
+
+    def _put(self, node: _Node, *, write: bool = True, **changed: Any) -> None:
+        node.stored = replace(node.stored, **changed)
+        if write:
+            self._records.put(record_of(node.stored))
+
+    def _note_away(self, names: Iterable[str]) -> None:
+        # Most have come since the hub began, and their records say so already.
+        for name in names:
+            if (node := self._nodes.get(name)) is not None and node.visit is None:
+                self._put(node)
+
+    def forget(self, name: str, driver: str = "") -> None:
+        """Forget a node that is gone for good, or one driver of it. Raises CallError."""
+        what = (
+            f"driver {driver} of edge node {name} is not forgotten" if driver else f"edge node {name} is not forgotten"
+        )
+        node = self._nodes.get(name)
+        if node is not None:
+            self._forget(node, driver, what)
+        elif not self.segments.forget(name, driver):
+            raise order_refused(what, "the hub knows no such node")
+        self._judge_again([each for each in self._nodes.values() if each.refused])
+
+    def _forget(self, node: _Node, driver: str, what: str) -> None:
+        name = node.stored.name
+        known = {report.driver: report for report in node.stored.reports}
+        if not driver and (node.visit is not None or node.earlier is not None):
+            raise order_refused(what, "it is connected; stop its agent first")
+        if driver and driver not in known:
+            raise order_refused(what, "it has never reported such a driver")
+        if node.visit is not None and driver in node.visit.told and driver not in node.refused:
+            raise order_refused(
+                what,
+                "its agent still reports it; first stop the vendor's node plugin with its node-driver-registrar on "
+                "that node, and take its socket from the agent's --driver if it is named there",
+            )
+        self.segments.forget(name, driver)  # first: the hub's next start gives back those that a report has
+        if driver:
+            node.unwritten.discard(driver)
+            self._put(node, reports=tuple(report for report in node.stored.reports if report.driver != driver))
+        else:
+            del self._nodes[name]
+            self._records.put(record_of(node.stored)._replace(body=None))
+        for gone in [driver] if driver else known:
+            self._by_driver.get(gone, set()).discard(name)
+            self._changed(gone, name)
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    def _of(self, name: str) -> _Node:
+        # To read: one that the hub does not know has no link and no reports.
+        return self._nodes.get(name, _UNKNOWN)
+
+    def knows(self, name: str, driver: str = "") -> bool:
+        """Whether a node has ever connected, and has reported the driver if one is named."""
+        return self.find_report(driver, name) is not None if driver else name in self._nodes
+
+    def with_driver(self, driver: str) -> Collection[str]:
+        """The nodes that have reported a driver, connected or not."""
+        return self._by_driver.get(driver, frozenset())
+
+    def drivers(self) -> list[str]:
+        return sorted(driver for driver, nodes in self._by_driver.items() if nodes)
+
+    def find_report(self, driver: str, name: str) -> DriverReport | None:
+        """None if there is none that counts."""
+        return next((report for report in _counted(self._of(name)) if report.driver == driver), None)
+
+    def reported(self, name: str) -> Mapping[str, Mapping[str, str]]:
+        """The drivers of a node whose reports count, with the topology that Kubernetes is told."""
+        node = self._of(name)
+        return {it.driver: told_topology(it) for it in _counted(node) if it.driver not in node.refused}
+
+    def rights(self, name: str) -> tuple[str, ...]:
+        """The drivers that the certificate of a node's last link names; none: every driver."""
+        return self._of(name).rights
+
+    def owner(self, key: str, value: str, driver: str) -> str:
+        return self.segments.owner(key, value, self._nodes, driver)
+
+    def why_refused(self, driver: str, name: str) -> str:
+        """Why a node gets no call of a driver that it reports; else empty."""
+        refused = self._of(name).refused.get(driver)
+        return refused.why if refused is not None else ""
+
+    def is_connected(self, name: str) -> bool:
+        return self._of(name).visit is not None
+
+    def connected_from(self, name: str) -> str:
+        """The link of a node, such as ` (it is connected since … from …)`; empty if it is away."""
+        node = self._of(name)
+        if node.visit is None:
+            return ""
+        since = timestamp(node.stored.since)
+        return f" (it is connected since {since} from {node.visit.link.peer_identity.address})"
+
+    def away_since(self, name: str) -> float | None:
+        """In seconds since the epoch; None if the node is connected, or never was."""
+        node = self._nodes.get(name)
+        return node.stored.since if node is not None and node.visit is None else None
+
+    def seat(self, name: str, driver: str) -> Seat:
+        """A node as a candidate to serve a driver that every node could serve."""
+        node = self._nodes.get(name)
+        if node is None:
+            return Seat("is not known any more")
+        visit = node.visit
+        if visit is None:
+            return Seat("has shut down") if node.has_shut_down else Seat("is away", node.left[0])
+        if why := _unfit(node, visit, driver):
+            return Seat(why)
+        if driver not in visit.told:
+            return Seat("has not reported the driver since it connected", visit.began)
+        heard = visit.link.silent_since(time.monotonic())
+        return Seat("is silent", heard) if heard is not None else Seat()
+
+    def lease_s(self, name: str) -> int:
+        """0 if the node is away or announces none."""
+        visit = self._of(name).visit
+        return _lease_s(visit) if visit is not None else 0
+
+    def machine(self, name: str) -> str:
+        """The instance that was connected last; empty if the node is not known."""
+        return self._of(name).stored.instance
+
+    def left(self, name: str, machine: str = "") -> tuple[float, float] | None:
+        """When a node left, in seconds of the monotonic clock and since the epoch; None while a link of it lives.
+
+        With a machine (`Hello.instance`), only a link of this one counts. Another one has none before that has ended.
+        """
+        node = self._nodes.get(name)
+        if node is None:
+            return self._began
+        is_gone = node.visit is None and node.earlier is None
+        return node.left if is_gone or machine not in ("", node.stored.instance) else None
+
+    @property
+    def connected(self) -> int:
+        return self._metrics.connected_nodes
+
+    @property
+    def known(self) -> int:
+        """How many nodes have ever connected."""
+        return len(self._nodes)
+
+    def describe(self) -> Iterator[NodeStatus]:
+        """Every node, in its state at the moment of its turn. Their calls are left out."""
+        for name in sorted(self._nodes):
+            node = self._nodes.get(name)
+            if node is None:  # forgotten since the first one was asked for
+                continue
+            link = node.visit.link if node.visit is not None else None
+            reports = _counted(node)
+            drivers = [report.driver for report in reports]
+            yield NodeStatus(
+                node=name,
+                connected=link is not None,
+                since=time_of(node.stored.since),
+                address=link.peer_identity.address if link is not None else "",
+                instance=node.stored.instance,
+                boot=node.stored.boot,
+                software=link.peer.software[:SHOWN_CHARS] if link is not None else "",
+                drivers=drivers,
+                rights=list(node.rights),
+                refused={driver: refused.why for driver, refused in node.refused.items()},
+                problems=_problems(node),
+                unreported=_unreported(drivers, node.visit),
+                versions={report.driver: vendor_version(report) for report in reports},
+                node_only=[it.driver for it in reports if is_node_only(it.answers.get(GET_PLUGIN_CAPABILITIES))],
+                streams=link.open_streams if link is not None else 0,
+                conflict=node.conflict if time.monotonic() - node.refused_at < _CONFLICT_S else "",
+            )
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    async def ask_node(self, name: str, question: Question) -> tuple[Status, bytes]:
+        return await ask(self.reach(name, question.driver), question)
+
+    def reach(self, name: str, driver: str) -> Visit:
+        """The link over which a call of a driver goes to a node. Raises a CallError that says why there is none."""
+        if not self.leads():
+            raise shutting_down("hub")
+        node = self._nodes.get(name)
+        if node is None:
+            raise CallError(
+                f"edge node {name} has never connected to this hub; compare --nodeid of the proxy driver with --node "
+                f"of the edge agent, and look at the agent's log"
+            )
+        if node.visit is None:
+            raise node_offline(name, node.stored.since)
+        if node.visit.link.draining:
+            raise shutting_down(f"agent of edge node {name}")
+        if driver in node.refused:
+            why = node.refused[driver].why
+            raise CallError(
+                f"edge node {name} gets no call of driver {driver}, because the hub refuses its report: {why}"
+            )
+        if name not in self._by_driver.get(driver, ()):
+            raise driver_missing(driver, name)
+        visit = node.visit
+        own, together, most = visit.calls[driver], sum(visit.calls.values()), visit.link.peer.max_streams
+        if together < most and not has_room(own, together, most, sharers=len(node.stored.reports)):
+            raise Overloaded(f"driver {driver} on edge node {name}", own, "--max-calls")
+        return visit
+
+    def _check_machine(self, node: _Node, live: Visit, hello: Hello, link: Link) -> None:
+        stored, name = node.stored, hello.name
+        here, there = live.link.peer_identity, link.peer_identity
+        why, more = f"another machine is connected as {name}; give each --node a name of its own", ""
+        if hello.instance == stored.instance:
+            if not _follows(here, there):
+                more = ": its key is another one, and its certificate is no later one"
+            elif hello.boot < stored.boot:
+                raise HandshakeRefused(Reason.STALE, f"a later start of this machine is connected as {name}")
+            elif hello.boot == stored.boot and node.replaced_soon >= _MOST_SOON:
+                why = (
+                    f"another machine is connected as {name} with this one's identity; give each --node a name and a "
+                    f"--state-dir of its own, and never copy instance.json"
+                )
+                more = ": one is a copy of the other"
+            else:
+                return
+        node.conflict = (
+            f"two machines use the node name {name}: instance {stored.instance} at {here.address}, connected since "
+            f"{timestamp(stored.since)}, stays, instance {hello.instance} at {there.address} is refused{more}"
+        )
+        node.refused_at = time.monotonic()
+        raise HandshakeRefused(Reason.CONFLICT, why, shown=node.conflict)
+
+    def _replace(self, node: _Node, old: Visit, hello: Hello) -> None:
+        soon = hello.boot == node.stored.boot and time.monotonic() - old.began < _SOON_S
+        node.replaced_soon = node.replaced_soon + 1 if soon else 0
+        self._end(node, old)  # first, so that its end is not taken for the node's
+        old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
+
+    def _take_beside(self, node: _Node, live: Visit, link: Link) -> None:
+        # Its new link takes the new calls. The hub drains the live one: only the hub knows its last call there.
+        name, earliest = node.stored.name, node.earlier
+        node.earlier = live
+        node.visit = replace(live, link=link, calls=defaultdict(int))
+        node.conflict = ""
+        line, address = "edge %s at %s shows its next certificate on a second link", link.peer_identity.address
+        log.info(line, name, address, extra=of_peer(f"edge {name}"))
+        if earliest is not None:  # an agent has two links at most
+            earliest.ended = time.time()
+            earliest.link.goodbye(Reason.REPLACED, f"{name} has connected again")
+        live.link.drain(f"{name} goes on over its next link")
+
+    def _take_rights(self, node: _Node, link: Link) -> None:
+        rights = rights_in(link.peer_identity.uris)
+        if rights != node.rights:
+            node.rights = rights
+            self._judge_again([node])
+
+    def _end(self, node: _Node, visit: Visit) -> None:
+        visit.ended = visit.ended or time.time()
+        node.visit, node.left, node.has_shut_down = None, _now(), visit.link.draining
+        self._metrics.connected_nodes -= 1
+
+
+def _follows(live: Peer, shown: Peer) -> bool:
+    # The hub has issued it later (`cloud.trust.generations`), or both come from files, and this one begins later.
+    if shown.key == live.key:
+        return True
+    return (generation_of(shown.uris), shown.not_before) > (generation_of(live.uris), live.not_before)
+
+
+def _now() -> tuple[float, float]:
+    return time.monotonic(), time.time()
+
+
+def _lease_s(visit: Visit) -> int:
+    # A longer one than any agent's counts as none.
+    lease_s = visit.link.peer.controller_lease_s
+    return lease_s if 0 < lease_s <= LONGEST_LEASE_S else 0
+
+
+def _unfit(node: _Node, visit: Visit, driver: str) -> str:
+    """Why a connected node cannot be elected, and not only for a moment; else empty."""
+    if visit.link.draining:
+        return "drains"
+    if not _lease_s(visit):
+        return "announces no usable --controller-lease"
+    if driver in node.refused:
+        return f"is refused: {node.refused[driver].why}"
+    if driver in visit.gone:
+        return "reports the driver no more"
+    told = visit.told.get(driver)
+    return f"has lost the driver: {told.away[:SHOWN_CHARS]}" if told is not None and told.away else ""
+
+
+def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
+    # With the same certificate it may be a copy of the agent, which must not take calls unseen.
+    return hello.beside and link.peer_identity.serial != live.link.peer_identity.serial
+
+
+def _counted(node: _Node) -> list[DriverReport]:
+    return [report for report in node.stored.reports if report.driver not in node.unwritten]
+
+
+def _shortened(refused: Mapping[str, Refused], counted: Collection[str]) -> dict[str, Refused]:
+    others = islice((driver for driver in refused if driver not in counted), _MOST_REFUSED)
+    kept = {*others, *counted}
+    return {driver: found for driver, found in refused.items() if driver in kept}
+
+
+def _unreported(drivers: Iterable[str], visit: Visit | None) -> list[str]:
+    if visit is None or time.monotonic() - visit.began < _ASKED_S:
+        return []
+    return sorted(driver for driver in drivers if driver not in visit.told)
+
+
+def _problems(node: _Node) -> list[str]:
+    name, visit = node.stored.name, node.visit
+    if visit is None:
+        return []
+    untaken = [f"the newest report of edge node {name} does not count: {visit.untaken}"] if visit.untaken else []
+    bare = (driver for driver, report in visit.told.items() if not report.answers)
+    said = (f"edge node {name} says: {problem}" for problem in visit.problems)
+    if node.trouble and node.unwritten:
+        drivers = ", ".join(islice(sorted(node.unwritten), _MOST_REFUSED))
+        untaken.append(
+            f"the hub cannot store that edge node {name} has {drivers}, so the node gets no calls of it until the hub "
+            f"can: {node.trouble}"
+        )
+    long = (
+        f"driver {driver} on edge node {name} describes itself in more than {MAX_DRIVER_BYTES} bytes, so the hub gets "
+        f"its name alone, without topology and capabilities, and the CSINode may lack it; make the driver's answers "
+        f"shorter, above all the manifest in GetPluginInfo, and restart it"
+        for driver in islice(bare, _MOST_REFUSED)
+    )
+    return [*untaken, *long, *said]
+
+
+def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:
+    # Such as the node's topology while its node plugin is away.
+    return replace(report, answers={**former.answers, **report.answers}) if former is not None else report

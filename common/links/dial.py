@@ -1,0 +1,67 @@
+"""A dial: one attempt to make a link, by connect, TLS, WebSocket and hello."""
+
+import asyncio
+import ssl
+
+from common.errors import DialError
+from common.links.transport import WebSocket
+from common.messages import Hello
+from common.net.endpoint import Endpoint
+from common.net.proxy import Proxy, through
+from common.net.tcp import RawTcp, connect, in_words, queue_little
+from common.session.limits import Limits
+from common.session.link import Link, LinkHandler
+
+
+async def dial(
+    endpoint: Endpoint,
+    hello: Hello,
+    handler: LinkHandler,
+    *,
+    limits: Limits,
+    tls: ssl.SSLContext | None = None,
+    proxy: Proxy | None = None,
+) -> Link:
+    """Make one link. All steps together may take `limits.hello_timeout_s`. `proxy` is for `wss://` alone.
+
+    Raises:
+        DialError: nobody answers there, the proxy refuses, or the peer is no hub.
+        HandshakeRefused: the hub refused our hello.
+    """
+
+    def make_link(websocket: WebSocket) -> Link:
+        return Link(hello, handler, dialler=True, limits=limits, writer=websocket, peer_identity=websocket.peer())
+
+    try:
+        async with asyncio.timeout(limits.hello_timeout_s):
+            websocket = WebSocket(limits, make_link, to=endpoint)
+            try:
+                await _connect(endpoint, websocket, limits, tls, proxy)
+                link = await websocket.opened()
+                await link.wait_greeted()
+            except BaseException:
+                websocket.abort("the dial was given up")
+                raise
+            return link
+    except TimeoutError:
+        raise DialError(str(endpoint), f"no answer within {limits.hello_timeout_s:g} s") from None
+    except (OSError, UnicodeError) as error:  # a TLS error is an OSError; a UnicodeError: the name cannot be a host's
+        raise DialError(str(endpoint), in_words(error)) from error
+
+
+async def _connect(
+    endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls: ssl.SSLContext | None, proxy: Proxy | None
+) -> None:
+    if endpoint.path is not None:
+        await asyncio.get_running_loop().create_unix_connection(lambda: websocket, str(endpoint.path))
+        return
+    raw = await through(proxy, endpoint, limits) if endpoint.tls else None
+    if raw is None:  # not the WebSocket itself: each connection that is begun needs a protocol of its own
+        _, raw = await connect(RawTcp, endpoint.host, endpoint.port, limit_s=limits.hello_timeout_s)
+    if not endpoint.tls:
+        raw.hand_over(websocket)
+        return
+    assert tls is not None
+    queue_little(raw.transport)
+    secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
+    websocket.connection_made(secure)  # start_tls() leaves that to its caller

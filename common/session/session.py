@@ -1,0 +1,845 @@
+"""A session: the protocol of one connection between two hops, without I/O.
+
+The transport gives it bytes and the time (`now`), and gets bytes to send. The session calls the methods `on_…` of its
+subclass, the application (`common.session.link.Link`), and the `common.session.receiver.Receiver` of each stream.
+
+It imports no socket, loop, clock, random or log; the import linter checks that. So the tests need only two sessions and
+the bytes between them. `common.session.link` adds a loop, `common.links.transport` a WebSocket.
+
+The life of a session:
+
+1. The side that made the connection, the dialler, sends its `Hello`. The acceptor answers with its own `Hello`, or with
+   a `Goodbye` and the reason. An acceptor that is a standby sends its `Hello` again when it begins to lead.
+2. Both sides open streams.
+3. A side that shuts down may send `Drain`. It then sends its `Goodbye` by itself when no stream is left.
+4. A `Goodbye` ends the session. If the connection breaks, the session ends without one.
+
+The life of a stream is the same for a CSI call, a report and a watch. Its frames become calls of its receivers:
+
+    opener                                    acceptor
+      Open ──────────────────────────────────▶ opened         a CSI call is told when its request is whole
+      Chunk… (messages) ─────────────────────▶ took…         the first message may be in the Open, whole
+      took… ◀───────────────────────── Chunk… (messages)     the last one in the End
+      ended ◀─────────────────────────────── End            exactly one
+      Ack ───────────────────────────────────▶ released       exactly one, after the End
+
+* The opener may `Cancel`. The acceptor still answers with its `End`: no chunk follows it, so that both sides count the
+  same credit.
+* For the opener a stream ends once: `ended` with the acceptor's status, or `failed` with `CallTimeout` or
+  `TunnelClosed`. A stream never outlives its session, and a session never uses an id twice. So no answer can reach
+  another call.
+* For the acceptor a stream also ends once: `released(delivered)`. Before that, `left` may tell it that the opener no
+  longer waits. The session then drops further messages and the end.
+* `TunnelClosed.sent` is False only if the acceptor surely has not served the stream: the transport got no frame of it,
+  or the peer's goodbye says that the peer has not seen it.
+
+Calls of the application and of receivers come at once, in the order of the frames. `on_closed` is the last.
+
+* They may use any session: to send, to end and open streams, to say goodbye. So the session's books are right before
+  each call, and a loop looks at the state after it.
+* If one raises, the session ends with `Reason.FAILED`. All others are still told of the end. A `RemoteProtocolError`
+  ends it with `Reason.PROTOCOL_ERROR`: the peer broke a rule of the stream.
+* Nobody calls `receive`, `tick` or `to_send` from within.
+
+Sending: mostly nothing waits and the socket has room. Then `start` and `end` write their frame at once, with the whole
+message in it. Otherwise it waits in `common.session.outbox`, and the transport pulls one WebSocket message after the
+other with `to_send()` when the socket has room.
+
+Credit is the number of bytes that a side may still send, per stream and for the session. A message takes credit, and
+the receiver gives it back when its application has consumed the message. So a peer can make this side hold at most the
+session window; of one stream, its window and one message.
+"""
+
+# ruff: noqa: SLF001  # the table of frames stands below the class, and names its methods
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Any, Final
+
+from common.errors import (
+    CallTimeout,
+    LocalProtocolError,
+    MessageTooLarge,
+    Overloaded,
+    RemoteProtocolError,
+    TunnelClosed,
+)
+from common.messages import (
+    TYPES,
+    Ack,
+    Cancel,
+    Chunk,
+    Credit,
+    Drain,
+    End,
+    Frame,
+    Goodbye,
+    Hello,
+    Kind,
+    NotUnderstood,
+    Open,
+    Ping,
+    Pong,
+    Priority,
+    Reason,
+    encode_ack,
+    encode_end,
+    encode_open,
+    read,
+)
+from common.session.deadlines import Deadlines
+from common.session.inbox import Inbox
+from common.session.limits import Limits, flaw
+from common.session.outbox import Outbox, Writer
+from common.session.receiver import NOBODY, Receiver
+from common.session.stream_books import StreamBooks
+from common.status import LARGEST_CODE, Code, Status
+
+# The longest driver, method, node and call id in an Open. A session holds them until the Ack, and no credit limits
+# them.
+_MAX_NAME_CHARS = 1_024
+
+# The most bytes of waiting control frames: a peer that asks for answers and reads none could fill the memory with them.
+_MAX_CONTROL_BYTES = 1_048_576
+
+
+# The rate below which a message under way is no sign of life: a thirtieth of 64 kbit/s, for links that often stall.
+_SLOWEST_BYTES_S = 256
+
+
+_NOT_GREETED = Hello(0, 0, "", "", "", 0, "", (), 0, 0, 0, 0)
+
+
+class State(Enum):
+    """A session's state. Only an acceptor is `DECIDING`: it has received a hello and not yet answered it."""
+
+    GREETING = auto()
+    DECIDING = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class Session:
+    """One side's state of a connection, by the rules in the module's docstring.
+
+    `start` and `end` write when nothing waits; what waits comes out of `to_send()`. After `on_closed`, the session
+    ignores all input and sends at most its goodbye.
+    """
+
+    __slots__ = (
+        "_awaited_pong",
+        "_clock",
+        "_deadlines",
+        "_dialler",
+        "_draining",
+        "_greet_by",
+        "_heard",
+        "_inbox",
+        "_is_asked",
+        "_last_peer_stream",
+        "_limits",
+        "_may_come",
+        "_mine_open",
+        "_next_stream",
+        "_outbox",
+        "_partial_bytes",
+        "_partial_since",
+        "_peer_draining",
+        "_pinged",
+        "_pings",
+        "_streams",
+        "_theirs_open",
+        "armed_at",
+        "consumed",
+        "hello",
+        "may_send",
+        "peer",
+        "said_goodbye",
+        "state",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        hello: Hello,
+        *,
+        dialler: bool,
+        limits: Limits,
+        clock: Callable[[], float],
+        writer: Writer,
+        began: float | None = None,
+    ) -> None:
+        """A session that has not begun. The limits complete the hello.
+
+        The peer's hello may take its time from `began` on; None: from now on.
+        """
+        now = clock() if began is None else began
+        self.hello = replace(
+            hello,
+            max_message_bytes=limits.max_message_bytes,
+            stream_window_bytes=limits.stream_window_bytes,
+            session_window_bytes=limits.session_window_bytes,
+            max_streams=limits.max_streams,
+        )
+        self.peer = _NOT_GREETED  # the peer's hello; an empty one before it has come
+        self.armed_at = math.inf  # the time of the next `tick()`, as far as it is arranged
+        self.said_goodbye = False  # whether this side ended the session with a goodbye, which `to_send()` returns last
+        # Whether bytes may still leave; None: they may. It is asked last of all: messages may have waited.
+        self.may_send: Callable[[], bool] | None = None
+        self._enter(State.GREETING)
+        self._clock = clock
+        self._dialler = dialler
+        self._limits = limits
+        self._heard = self._partial_since = now
+        self._partial_bytes = 0
+        self._greet_by = now + limits.hello_timeout_s
+        self._pinged = False
+        self._pings = 0
+        self._awaited_pong: tuple[int, Callable[[], None]] | None = None
+        self._is_asked = False
+        self._draining: str | None = None
+        self._peer_draining = False
+        self._outbox = Outbox(limits.chunk_bytes, writer)
+        self._streams: dict[int, StreamBooks] = {}
+        self._mine_open = 0
+        self._theirs_open = 0
+        self._next_stream = 1 if dialler else 2
+        self._last_peer_stream = 0
+        self._deadlines = Deadlines()
+        self._inbox = Inbox(limits, self._outbox, self._streams)
+        self.consumed = self._inbox.consumed
+        if dialler:
+            self._outbox.put(self.hello)
+
+    # ---- what the application adds -----------------------------------------------------------------------------------
+
+    def rearm(self) -> None:
+        """The next tick may be earlier than before."""
+
+    def on_hello(self) -> None:
+        """The peer's hello came: `peer`. An acceptor calls `accept()` or `goodbye()`; a dialler is welcome.
+
+        A dialler hears it again when the acceptor, a standby so far, begins to lead.
+        """
+        raise NotImplementedError
+
+    def on_open(self, frame: Open, deadline: float | None) -> Receiver:
+        """The peer opened a stream. Returns its receiver. `deadline` is in this side's clock, or None."""
+        raise NotImplementedError
+
+    def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Receiver:
+        """The peer made a CSI call (`Kind.CALL`), and its request is whole. Returns the receiver of the rest."""
+        raise NotImplementedError
+
+    def on_ping(self, number: int) -> None:
+        """The peer's lease needs a pong of this number: call `pong`, now or later."""
+        self.pong(number)
+
+    def on_drain(self, message: str) -> None:
+        """The peer takes no new streams, and ends the session when the open ones are finished."""
+
+    def on_fault(self, error: Exception) -> None:
+        """The application or a receiver raised this when it was called, so the session ends."""
+        raise NotImplementedError
+
+    def on_closed(self, reason: str, message: str) -> None:
+        """The session is over. `reason` is a `Reason` or a newer peer's, `message` is for people."""
+
+    # ---- the application's side --------------------------------------------------------------------------------------
+
+    def accept(self, epoch: int, mark: str = "") -> None:
+        """Answer the dialler's hello with this side's hello: the session is open.
+
+        An acceptor that has accepted with epoch 0 does so again when it begins to lead. `mark` is for this peer.
+        """
+        if self._dialler or self.state not in {State.DECIDING, State.OPEN}:
+            raise LocalProtocolError(f"accept() in state {self.state.name}")
+        self._enter(State.OPEN)
+        self._outbox.put(replace(self.hello, epoch=epoch, mark=mark))
+
+    def start(
+        self,
+        receiver: Receiver,
+        kind: int,
+        message: bytes | None = None,
+        *,
+        priority: int = Priority.CALL,
+        subject: str = "",
+        method: str = "",
+        node: str = "",
+        call: str = "",
+        timeout_s: float | None = None,
+        epoch: int = 0,
+        is_unary: bool = False,
+    ) -> int:
+        """Open a stream, with a first message if there is one, and return its id.
+
+        The receiver hears nothing before this returns. `timeout_s` is the caller's remaining time, which the `Open`
+        tells the peer. `is_unary`: the answer has one message, which `Receiver.ended` tells.
+
+        Raises:
+            TunnelClosed: the session is not open (`sent` is False).
+            MessageTooLarge: the peer does not accept the message, or a name; nothing was sent.
+            Overloaded: the peer accepts no more streams at once.
+        """
+        peer = self.peer
+        if self.state is not State.OPEN:
+            raise TunnelClosed(sent=False, why="it is not open")
+        if self._peer_draining:
+            raise TunnelClosed(sent=False, why="the peer is shutting down")
+        if self._draining is not None:
+            raise TunnelClosed(sent=False, why="this side is shutting down")
+        if (size := max(len(subject), len(method), len(node), len(call))) > _MAX_NAME_CHARS:
+            raise MessageTooLarge(size, _MAX_NAME_CHARS, "the name of a method, driver or node", "CSI's are shorter")
+        if self._mine_open >= peer.max_streams:
+            raise Overloaded(peer.role, peer.max_streams, "--max-calls")
+        if message is not None and len(message) > peer.max_message_bytes:
+            raise MessageTooLarge(len(message), peer.max_message_bytes, "a CSI message")
+        number = self._next_stream
+        self._next_stream += 2
+        stream = StreamBooks(
+            number,
+            receiver,
+            mine=True,
+            priority=min(priority, Priority.SYNC),
+            credit=peer.stream_window_bytes,
+            granted=self._limits.stream_window_bytes,
+        )
+        stream.is_unary = is_unary
+        self._streams[number] = stream
+        self._mine_open += 1
+        timeout_ms = 0
+        if timeout_s is not None:
+            timeout_ms = max(1, round(timeout_s * 1000))
+            deadline = self._clock() + timeout_s
+            self._deadlines.add(deadline, number, self._streams)
+            if deadline < self.armed_at:
+                self.rearm()
+        heading = number, kind, priority, subject, method, node, call, timeout_ms, epoch
+        if message is not None and self._outbox.may_leave(stream, message, self.may_send):
+            self._write(encode_open(heading, message))
+        else:
+            if message is not None:
+                stream.queue.append(message)
+            self._outbox.put_open(stream, heading)
+        return number
+
+    def send(self, number: int, payload: bytes) -> None:
+        """Queue a whole message. It is dropped if the stream has ended, or if its opener no longer waits.
+
+        Raises:
+            MessageTooLarge: the peer does not accept messages of this size. The stream goes on.
+        """
+        stream = self._streams.get(number)
+        if stream is None or stream.over or stream.answered:
+            return
+        if len(payload) > self.peer.max_message_bytes:
+            raise MessageTooLarge(len(payload), self.peer.max_message_bytes, "a CSI message")
+        stream.queue.append(payload)
+        self._outbox.schedule(stream)
+
+    def unsent(self, number: int) -> int:
+        """How many messages of the stream wait for the transport. If any, asking makes `Receiver.writable` follow."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return 0
+        stream.is_awaited = len(stream.queue) > 0
+        return len(stream.queue)
+
+    def end(self, number: int, status: Status, message: bytes | None = None) -> None:
+        """End an accepted stream, after its queued messages and this last one, if there is one.
+
+        Does nothing if the opener has cancelled it.
+
+        Raises:
+            LocalProtocolError: gRPC cannot carry the code. The stream goes on.
+            MessageTooLarge: the peer does not accept the message. The stream goes on.
+        """
+        stream = self._streams.get(number)
+        if stream is None or stream.answered:
+            return
+        if stream.mine:
+            raise LocalProtocolError("only the acceptor of a stream ends it")
+        if not 0 <= status.code <= LARGEST_CODE:
+            raise LocalProtocolError(f"a status code is 0 to {LARGEST_CODE}, not {status.code}")
+        if message is not None and len(message) > self.peer.max_message_bytes:
+            raise MessageTooLarge(len(message), self.peer.max_message_bytes, "a CSI message")
+        stream.answered = True
+        if not stream.queue and self._outbox.may_leave(stream, message, self.may_send):
+            self._write(encode_end(number, status, message))
+            return
+        # The End is never a control frame, even if no message waits: `stream.end` must show whether it has left, so
+        # that an Ack that comes too early is found (`_on_ack`).
+        if message is not None:
+            stream.queue.append(message)
+        stream.end = status
+        self._outbox.schedule(stream)
+
+    def _write(self, data: bytes) -> None:
+        outbox = self._outbox
+        outbox.writer.write(outbox.with_control(data) if outbox.control else data)
+
+    def cancel(self, number: int) -> None:
+        """Stop waiting for a stream that this side opened. Its receiver hears no more."""
+        stream = self._streams.get(number)
+        if stream is None or stream.over:
+            return
+        if not stream.mine:
+            raise LocalProtocolError("only the opener of a stream cancels it")
+        self._abandon(stream)
+        self._end_drained()
+
+    def acknowledge(self, number: int, *, delivered: bool) -> None:
+        """Release a stream that this side opened, after its end. `delivered`: the answer has reached the caller."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        if not (stream.mine and stream.answered):
+            raise LocalProtocolError("only the opener acknowledges a stream, and only after its end")
+        self._outbox.put_later(encode_ack(number, delivered=delivered))
+        self._forget(stream)
+        if self._draining is not None:
+            self._end_drained()
+
+    def ping(self, answered: Callable[[], None]) -> None:
+        """Ping the peer now. `answered` is called when its pong comes, unless a later `ping` or the end comes first."""
+        if self.state is State.OPEN:
+            self._pings += 1
+            self._awaited_pong = self._pings, answered
+            self._outbox.put(Ping(self._pings, of_lease=True))
+
+    def pong(self, number: int) -> None:
+        self._outbox.put(Pong(number))
+
+    def drain(self, message: str) -> None:
+        """Open no more streams, ask the peer to open none, and send the goodbye when no stream is left."""
+        if self.state is State.OPEN and self._draining is None:
+            self._draining = message
+            self._outbox.put(Drain(message))
+            self._end_drained()
+
+    def goodbye(self, reason: str, message: str) -> None:
+        """End the session with a `Goodbye`, after the waiting control frames, which may contain the last acks."""
+        self._close(reason, message, say=True, after_control=True)
+
+    @property
+    def open_streams(self) -> int:
+        """Streams of either side that are not yet released."""
+        return len(self._streams)
+
+    # ---- the transport's side ----------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take one WebSocket message. If it breaks a rule, the session ends with a goodbye that names the rule."""
+        if self.state is State.CLOSED:
+            return
+        self._heard = now
+        self._partial_bytes = 0
+        self._pinged = False
+        try:
+            for number, fields in read(data):
+                handler = self._may_come.get(number)
+                if handler is not None and fields is not None:
+                    handler(self, *fields)
+                else:
+                    self._on_other(number)
+            if self._is_asked:
+                self._is_asked = False
+                self.on_hello()
+        except RemoteProtocolError as error:
+            self._close(Reason.PROTOCOL_ERROR, str(error), say=True)
+        except Exception as fault:  # noqa: BLE001  # the application and receivers may raise anything
+            self.fail(fault)
+
+    def heard(self, now: float, size: int) -> None:
+        """Note that `size` bytes came in, before it is clear whether they end a message.
+
+        Inside a message a peer has to send `_SLOWEST_BYTES_S`. From the message's first byte on, each byte is a sign of
+        life for its part of a second only.
+        """
+        if not self._partial_bytes:
+            self._partial_since = now
+        self._partial_bytes += size
+        self._heard = max(self._heard, min(now, self._partial_since + self._partial_bytes / _SLOWEST_BYTES_S))
+        if now < self._heard + self._limits.keepalive_s:
+            self._pinged = False
+
+    def silent_since(self, now: float) -> float | None:
+        """When the peer was last heard, if it has not answered a ping for half the keepalive interval; else None."""
+        return self._heard if self._pinged and now >= self._heard + 1.5 * self._limits.keepalive_s else None
+
+    def lost(self, message: str) -> None:
+        self._close(Reason.LINK_LOST, message)
+
+    def next_tick(self) -> float | None:
+        """The time of the next `tick()`, in this side's clock; None when the session is over."""
+        if self.state is State.CLOSED:
+            return None
+        if self.state is not State.OPEN:
+            return self._greet_by
+        due = self._heard + self._limits.keepalive_s * (2 if self._pinged else 1)
+        first = self._deadlines.first
+        return due if first is None else min(due, first)
+
+    def tick(self, now: float) -> None:
+        """Fail expired streams, ping the peer, and end the session if the peer is silent or its hello is missing."""
+        if self.state is State.CLOSED:
+            return
+        if self.state is not State.OPEN:
+            if now >= self._greet_by:
+                what = "hello" if self.state is State.GREETING else "answer to the hello"
+                self.goodbye(Reason.HELLO_TIMEOUT, f"no {what} within {self._limits.hello_timeout_s:g} s")
+            return
+        for number in self._deadlines.passed(now):
+            self._expire(number)
+        # The same sums as in next_tick(): with differences, rounding could make the tick find nothing due.
+        if now >= self._heard + self._limits.keepalive_s * 2:
+            why = f"nothing was heard for {2 * self._limits.keepalive_s:g} s"
+            if self._partial_bytes:
+                why = f"{self._partial_bytes} bytes of a message in {now - self._partial_since:.3g} s are too few"
+            self._close(Reason.PEER_SILENT, why)
+        elif now >= self._heard + self._limits.keepalive_s and not self._pinged:
+            self._pinged = True
+            self._pings += 1
+            self._outbox.put(Ping(self._pings))
+
+    def to_send(self) -> bytes:
+        """The next WebSocket message, or b"" when there is nothing to send now."""
+        if not self._outbox.has_output or (self.may_send is not None and not self.may_send()):
+            return b""
+        data = self._outbox.next_message()
+        for stream in self._outbox.emptied:
+            if stream.id in self._streams and not stream.over:  # an earlier one may have ended it
+                self._tell(stream.receiver.writable)
+        self._outbox.emptied.clear()
+        return data
+
+    # ---- receiving ---------------------------------------------------------------------------------------------------
+
+    def _on_hello(self, *fields: Any) -> None:
+        mine, peer = self.hello, Hello(*fields)
+        if self.state is State.OPEN:
+            self._on_lead(peer)
+            return
+        if min(mine.version, peer.version) < max(mine.oldest, peer.oldest):
+            raise RemoteProtocolError(
+                f"{peer.role or 'peer'} {peer.name} ({peer.software}) speaks wire version {peer.version} (oldest "
+                f"{peer.oldest}), this side ({mine.software}) {mine.version} (oldest {mine.oldest}); upgrade the older"
+            )
+        if why := flaw(peer):
+            raise RemoteProtocolError(f"Hello: {why}")
+        self.peer = peer
+        self._outbox.credit = peer.session_window_bytes
+        if self._dialler:
+            self._enter(State.OPEN)
+            self.on_hello()
+        else:
+            self._enter(State.DECIDING)
+            self._is_asked = True  # at the end of this message: the dialler may send no more before the answer
+
+    def _on_lead(self, hello: Hello) -> None:
+        before = self.peer
+        if hello.epoch <= before.epoch or hello != replace(before, epoch=hello.epoch, mark=hello.mark):
+            raise RemoteProtocolError("Hello: twice")
+        if not self._dialler:
+            raise RemoteProtocolError("Hello: only an acceptor leads")
+        self.peer = hello
+        self.on_hello()
+
+    def _on_goodbye(self, reason: str, message: str, served: int) -> None:
+        self._close(reason, message, served=served)
+
+    def _on_drain(self, message: str) -> None:
+        if self._peer_draining:
+            raise RemoteProtocolError("Drain: twice")
+        self._peer_draining = True
+        self.on_drain(message)
+
+    def _on_ping(self, number: int, of_lease: bool) -> None:  # noqa: FBT001  # as in the frame
+        if of_lease:
+            self._check_answers()
+            self.on_ping(number)
+        else:
+            self._answer(Pong(number))
+
+    def _on_pong(self, number: int) -> None:
+        # A pong of the keepalive has nothing to tell: `receive` has noted the time.
+        awaited = self._awaited_pong
+        if awaited is not None and awaited[0] == number:
+            self._awaited_pong = None
+            awaited[1]()
+
+    def _on_not_understood(self, unknown: int) -> None:
+        """Nothing to do: an older peer skipped a frame. No side relies on a frame that the peer may not know."""
+
+    def _on_other(self, number: int) -> None:
+        """A frame that may not come now, or of a type that only a newer peer knows."""
+        if self.state is State.CLOSED:  # an earlier frame of the same message ended it, or a receiver did
+            return
+        if number in TYPES:
+            raise RemoteProtocolError(f"a {TYPES[number].__name__} frame in state {self.state.name}")
+        self._answer(NotUnderstood(number))
+
+    def _on_open(self, *fields: Any) -> None:
+        *heading, has_first, first = fields
+        frame = Open(*heading)
+        number = frame.stream
+        if self._dialler and not self.peer.epoch:
+            raise RemoteProtocolError("Open: from a standby")
+        if max(len(frame.subject), len(frame.method), len(frame.node), len(frame.call)) > _MAX_NAME_CHARS:
+            raise RemoteProtocolError(f"Open: a name of more than {_MAX_NAME_CHARS} characters")
+        if number % 2 != (0 if self._dialler else 1) or number <= self._last_peer_stream:
+            raise RemoteProtocolError(f"Open: stream id {number} is not a new one of the peer's")
+        if self._theirs_open >= self._limits.max_streams:
+            raise RemoteProtocolError(f"Open: more than {self._limits.max_streams} streams at once")
+        self._last_peer_stream = number
+        self._theirs_open += 1
+        stream = self._streams[number] = StreamBooks(
+            number,
+            NOBODY,
+            mine=False,
+            priority=min(frame.priority, Priority.SYNC),
+            credit=self.peer.stream_window_bytes,
+            granted=self._limits.stream_window_bytes,
+        )
+        deadline = self._heard + frame.timeout_ms / 1000 if frame.timeout_ms else None  # `receive` has heard it now
+        if has_first:
+            self._inbox.charge(stream, len(first), "Open")
+        if frame.kind == Kind.CALL:
+            stream.is_unary = True
+            if has_first:
+                stream.receiver = self.on_call(frame, deadline, first)
+            else:
+                stream.asked = frame, deadline
+        else:
+            stream.receiver = self.on_open(frame, deadline)
+        if number not in self._streams:  # this call has ended the session
+            self._tell_lost(stream)
+        elif has_first and not stream.is_unary:
+            self._give(stream, first)
+
+    def _give(self, stream: StreamBooks, message: bytes) -> None:
+        """Give a receiver the first message of its stream, unless it has ended the stream already."""
+        if stream.answered or stream.id not in self._streams:
+            self.consumed(stream.id, len(message))
+        else:
+            stream.receiver.took(message)
+
+    def _on_chunk(self, number: int, left: int, payload: bytes) -> None:
+        stream = self._known(number, "Chunk")
+        if stream.mine and stream.answered:
+            raise RemoteProtocolError("Chunk: after the end of its stream")
+        message = self._inbox.take(stream, left, payload)
+        if message is None:
+            return
+        if not stream.is_unary:
+            stream.receiver.took(message)
+        elif stream.mine:
+            former, stream.last = stream.last, message
+            if former is not None:
+                stream.receiver.took(former)
+        elif stream.asked is None:
+            raise RemoteProtocolError("Chunk: a call has one request")
+        else:
+            (frame, deadline), stream.asked = stream.asked, None
+            stream.receiver = self.on_call(frame, deadline, message)
+            if number not in self._streams:  # this call has ended the session
+                self._tell_lost(stream)
+
+    def _on_credit(self, number: int, amount: int) -> None:
+        if number == 0:
+            self._outbox.grant(amount)
+            return
+        credited = self._streams.get(number)
+        if credited is not None:  # an accepted stream may end while its credit is on the way
+            credited.credit += amount
+            if credited.queue:
+                self._outbox.schedule(credited)
+
+    def _on_end(self, *fields: Any) -> None:
+        number, code, message, origin, has_last, last = fields
+        stream = self._known(number, "End")
+        if not stream.mine or stream.answered:
+            raise RemoteProtocolError("End: of a stream that is not the peer's to end")
+        if code > LARGEST_CODE:
+            raise RemoteProtocolError(f"End: a status code is 0 to {LARGEST_CODE}, not {code}")
+        if has_last:
+            if stream.is_unary and stream.last is None and stream.parts is None and not stream.over:
+                self._inbox.charge(stream, len(last), "End")
+                stream.last = last
+            else:
+                self._on_chunk(number, 0, last)
+                if number not in self._streams:  # its receiver has ended the session
+                    return
+        if stream.parts is not None and not stream.over:
+            raise RemoteProtocolError("End: in the middle of a message")
+        stream.answered = True
+        if stream.over:
+            self._outbox.put_later(encode_ack(number, delivered=False))
+            self._forget(stream)
+            self._end_drained()
+            return
+        if stream.queue:
+            self._stop_sending(stream)
+        last, stream.last = stream.last, None
+        stream.receiver.ended(Status(code, message, origin), last)
+
+    def _on_cancel(self, number: int) -> None:
+        stream = self._known(number, "Cancel")
+        if stream.mine:
+            raise RemoteProtocolError("Cancel: of a stream that the peer did not open")
+        if stream.over:
+            raise RemoteProtocolError("Cancel: twice")
+        was_answered, end_is_sent = stream.answered, stream.answered and stream.end is None
+        self._stop_sending(stream)
+        stream.over = stream.answered = True
+        if not was_answered:
+            stream.receiver.left()
+        if not end_is_sent:
+            self._answer(End(number, Code.CANCELLED, "", ""))
+
+    def _on_ack(self, number: int, delivered: bool) -> None:  # noqa: FBT001  # as in the frame
+        stream = self._known(number, "Ack")
+        if stream.mine or not stream.answered or stream.end is not None:
+            raise RemoteProtocolError("Ack: of a stream that has not ended")
+        self._forget(stream)
+        stream.receiver.released(delivered)
+        if self._draining is not None:
+            self._end_drained()
+
+    def _known(self, number: int, what: str) -> StreamBooks:
+        stream = self._streams.get(number)
+        if stream is None or number in self._outbox.unopened:  # its Open has not left, so the peer cannot know it
+            raise RemoteProtocolError(f"{what}: stream {number} is not open")
+        return stream
+
+    def _answer(self, frame: Frame) -> None:
+        self._outbox.put(frame)
+        self._check_answers()
+
+    def _check_answers(self) -> None:
+        if self._outbox.control_bytes > _MAX_CONTROL_BYTES:
+            raise RemoteProtocolError("it asks for answers and does not read them")
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._may_come = _MAY_COME[state]
+
+    # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def _expire(self, number: int) -> None:
+        stream = self._streams.get(number)
+        if stream is None or stream.over or stream.answered:
+            return
+        self._abandon(stream)
+        self._tell(stream.receiver.failed, CallTimeout())
+        self._end_drained()
+
+    def _abandon(self, stream: StreamBooks) -> None:
+        """Stop waiting for a stream of this side: ack its end, forget it if its Open has not left, else cancel it."""
+        stream.over = True
+        self._stop_sending(stream)
+        if stream.last is not None:
+            self.consumed(stream.id, len(stream.last))
+            stream.last = None
+        if stream.answered:
+            self._outbox.put_later(encode_ack(stream.id, delivered=False))
+            self._forget(stream)
+        elif stream.id in self._outbox.unopened:
+            self._forget(stream)
+        else:
+            self._outbox.put(Cancel(stream.id))
+
+    def _stop_sending(self, stream: StreamBooks) -> None:
+        """Drop the stream's unsent messages and end. The peer gives back the credit of a half-sent message."""
+        stream.queue.clear()
+        stream.begun, stream.offset = False, 0
+        stream.end = None
+
+    def _forget(self, stream: StreamBooks) -> None:
+        del self._streams[stream.id]
+        if stream.mine:
+            self._mine_open -= 1
+        else:
+            self._theirs_open -= 1
+        if stream.queued or stream.id in self._outbox.starved:
+            self._outbox.forget(stream)
+        if stream.cost:
+            self._inbox.forget(stream)
+
+    def _end_drained(self) -> None:
+        """End a draining session when no stream is left. It ends at once, so that no later stream is opened in it."""
+        if self._draining is not None and not self._streams:
+            self.goodbye(Reason.DRAINED, f"{self._draining}, and every call is finished")
+
+    def _close(
+        self, reason: str, message: str, *, say: bool = False, after_control: bool = False, served: int | None = None
+    ) -> None:
+        """End the session, unless it has ended already, and say goodbye to the peer if `say`.
+
+        `after_control` sends the waiting control frames first. `served` is the last stream of this side that the peer
+        has seen.
+        """
+        if self.state is State.CLOSED:
+            return
+        self._enter(State.CLOSED)
+        self._is_asked = False
+        self.said_goodbye = say
+        self._deadlines.clear()
+        self._awaited_pong = None
+        streams = self._streams.copy()
+        self._streams.clear()
+        unopened = set(self._outbox.unopened)
+        last = Goodbye(reason, message, self._last_peer_stream) if say else None
+        self._outbox.close(last, after_control=after_control)
+        for stream in streams.values():
+            if not stream.mine:
+                self._tell_lost(stream)
+            elif not (stream.over or stream.answered):
+                sent = stream.id not in unopened and (served is None or stream.id <= served)
+                self._tell(stream.receiver.failed, TunnelClosed(sent=sent, why=message))
+        self._tell(self.on_closed, reason, message)
+
+    def _tell_lost(self, stream: StreamBooks) -> None:
+        if not stream.answered:
+            self._tell(stream.receiver.left)
+        self._tell(stream.receiver.released, False)  # noqa: FBT003  # as in `Receiver`
+
+    def _tell(self, method: Callable[..., None], *said: object) -> None:
+        """Call a receiver or the application, where others must be told even if it raises."""
+        try:
+            method(*said)
+        except Exception as error:  # noqa: BLE001  # as in `receive`
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End the session, because the application or a receiver has raised this."""
+        self.on_fault(error)
+        self.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
+
+
+_BEFORE_THE_END = (State.GREETING, State.DECIDING, State.OPEN)
+
+# The frames, each with its handler and the states in which a peer may send it. The handler gets the frame's fields.
+# Any other frame breaks the rules, and one of an unknown type is answered (`_on_other`).
+_HANDLERS: Final[dict[type[Frame], tuple[Callable[..., None], tuple[State, ...]]]] = {
+    Hello: (Session._on_hello, (State.GREETING, State.OPEN)),
+    Goodbye: (Session._on_goodbye, _BEFORE_THE_END),
+    NotUnderstood: (Session._on_not_understood, _BEFORE_THE_END),
+    Drain: (Session._on_drain, (State.OPEN,)),
+    Ping: (Session._on_ping, (State.OPEN,)),
+    Pong: (Session._on_pong, (State.OPEN,)),
+    Open: (Session._on_open, (State.OPEN,)),
+    Chunk: (Session._on_chunk, (State.OPEN,)),
+    Credit: (Session._on_credit, (State.OPEN,)),
+    End: (Session._on_end, (State.OPEN,)),
+    Cancel: (Session._on_cancel, (State.OPEN,)),
+    Ack: (Session._on_ack, (State.OPEN,)),
+}
+
+# The same table by state and type number.
+_MAY_COME: Final = {
+    state: {number: _HANDLERS[frame][0] for number, frame in TYPES.items() if state in _HANDLERS[frame][1]}
+    for state in State
+}

@@ -1,0 +1,60 @@
+"""The agent's sync streams: one brings objects from the hub into the metastore, one sends the node's facts to the hub.
+
+Both run on each link, with a lower priority than calls, and begin with a comparison of digests. An agent beside a
+kubelet opens one other stream instead, which only tells the hub of this mode.
+"""
+
+import asyncio
+from functools import partial
+
+from common.links.standing import Standing
+from common.messages import Kind, Priority
+from common.objects.sync_stream import Telling, learn
+from common.session.link import Stream
+from edge.stores.fact_store import FactStore
+from edge.stores.metastore import Metastore
+from edge.stores.object_store import ObjectStore
+
+# The interval at which the agent writes that its objects are current. One row a minute wears out no flash disk.
+_REFRESH_S = 60.0
+
+
+def sync_streams(metastore: Metastore) -> tuple[Standing, ...]:
+    """Both streams of an agent that mounts."""
+    return (
+        Standing(Kind.SYNC, partial(_learn, metastore.objects), priority=Priority.SYNC),
+        Standing(Kind.FACTS, partial(_tell, metastore.facts), priority=Priority.SYNC),
+    )
+
+
+def observe_streams() -> tuple[Standing, ...]:
+    return (Standing(Kind.OBSERVE, _hold, priority=Priority.SYNC),)
+
+
+async def _learn(objects: ObjectStore, stream: Stream) -> None:
+    refreshing = asyncio.get_running_loop().create_task(_refresh(objects), name="age of the metastore")
+    try:
+        await learn(stream, objects)
+    finally:
+        refreshing.cancel()
+        objects.out_of_step()
+
+
+async def _refresh(objects: ObjectStore) -> None:
+    while True:
+        await asyncio.sleep(_REFRESH_S)
+        await objects.still_in_step()
+
+
+async def _tell(facts: FactStore, stream: Stream) -> None:
+    telling = Telling(stream, facts, hear=facts.hear)
+    unlisten = facts.listen(telling.changed)
+    try:
+        await telling.run()
+    finally:
+        unlisten()
+
+
+async def _hold(stream: Stream) -> None:
+    async for _ in stream:  # no message comes
+        pass
