@@ -269,25 +269,6 @@ def test_the_flags_of_kubeedges_csidriver_start_the_proxy_driver(
     assert str(hub.path) == "/var/lib/kubeedge/kubeedge.sock"
 
 
-@pytest.mark.parametrize(
-    ("argv", "named"),
-    [
-        (["-kubeedge-endpoint", "http://h:1"], "CSI_BRIDGE_DRIVER_HUB_ENDPOINT or --hub-endpoint=http://h:1"),
-        (["-v", "-1"], "CSI_BRIDGE_DRIVER_V or --v=-1"),
-    ],
-)
-def test_a_wrong_value_in_gos_spelling_is_named_as_well(
-    monkeypatch: pytest.MonkeyPatch,
-    started: list[Any],
-    capsys: pytest.CaptureFixture[str],
-    argv: list[str],
-    named: str,
-) -> None:
-    assert csi_bridge(monkeypatch, "driver", "-drivername=d.example", *argv) == 2
-    assert named in capsys.readouterr().err
-    assert started == []
-
-
 # -------------------- help --------------------
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.status import Code
 from tests.kit.certificates import Authority, Pem
 from tests.kit.cluster_objects import as_yaml, claim, driver, pod, volume
 from tests.kit.operator import by_hand
-from tests.kit.requests import create
 from tests.kit.running_driver import Running
 from tests.kit.waiting import wait_for
 
@@ -133,29 +130,6 @@ def test_a_driver_without_a_controller_needs_no_proxy_driver_and_one_beside_it_i
 
 def listed(command: str, hub: Hub) -> Any:
     return json.loads(by_hand(command, "-o", "json", f"--hub=unix://{hub.uds}").stdout)[command]
-
-
-def test_nodes_tell_the_call_that_failed_last(routed: Routed) -> None:
-    uds = f"--hub=unix://{routed.bridge.hub.uds}"
-    routed.agent.kill()
-    routed.bridge.hub.wait_logged("edge n1 is gone")
-    routed.sidecar.call("GetCapacity")
-    (n1,) = listed("nodes", routed.bridge.hub)
-    assert n1["last_error"]["message"].startswith("edge node n1 is offline since ")
-    assert "LAST ERROR: n1: " in by_hand("nodes", uds).stdout
-    known = {"vendor.test": routed.vendor.identity.version}
-    assert (n1["connected"], n1["calls"], n1["versions"]) == (False, 0, known)
-
-
-def test_nodes_tell_the_call_that_a_hung_driver_does_not_answer_also_when_its_callers_have_gone(routed: Routed) -> None:
-    gate = routed.vendor.hold("CreateVolume")
-    assert routed.sidecar.call("CreateVolume", create("v"), timeout_s=0.5).refusal[0] is Code.DEADLINE_EXCEEDED
-    wait_for(lambda: listed("nodes", routed.bridge.hub)[0]["calls"] == 0, what="end of the try")
-    shown = by_hand("nodes", f"--hub=unix://{routed.bridge.hub.uds}").stdout
-    assert re.search(r" 0 \(CreateVolume vendor.test \d+s\) ", shown)
-    gate.set()
-    assert routed.sidecar.call("CreateVolume", create("v")).ok
-    assert listed("nodes", routed.bridge.hub)[0]["oldest_call"] is None
 
 
 def test_volumes_tell_what_the_manifests_and_the_node_say(

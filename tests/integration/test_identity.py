@@ -12,7 +12,6 @@ from common.status import Code
 from tests.integration.conftest import Routed
 from tests.kit.answers import answer_of
 from tests.kit.bridge import Bridge, Proxy
-from tests.kit.operator import by_hand
 from tests.kit.sidecar import Sidecar
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
@@ -125,22 +124,6 @@ def test_a_vendor_that_introduces_itself_too_large_or_with_garbage_is_told_of_an
     vendor.as_usual("GetPluginInfo")
     vendor.restart()
     bridge.wait_routed(bridge.start_proxy("vendor.test").sidecar())
-
-
-def test_a_vendor_that_describes_itself_at_absurd_length_is_routed_to_and_what_was_known_of_it_stays(
-    routed: Routed,
-) -> None:
-    routed.vendor.on("GetPluginInfo", lambda _: named(300_000))
-    routed.vendor.restart()
-    routed.agent.wait_logged("driver vendor.test describes itself in")
-    hub = f"--hub=unix://{routed.bridge.hub.uds}"
-    said = "driver vendor.test on edge node n1 describes itself in more than 65536 bytes"
-    wait_for(lambda: said in by_hand("status", hub).stdout, what="the node's problem")
-    assert answers_like(routed.sidecar, routed.vendor)
-    fresh = routed.bridge.start_proxy("vendor.test").sidecar()
-    routed.bridge.wait_routed(fresh)
-    wait_for(lambda: is_ready(fresh), what="Probe that is ready")
-    assert answers_like(fresh, routed.vendor)
 
 
 def test_a_vendor_that_changes_its_name_is_found_under_the_new_one(routed: Routed) -> None:

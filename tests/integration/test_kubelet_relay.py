@@ -19,7 +19,7 @@ from tests.kit.plugin import Plugin
 from tests.kit.processes import listens_on
 from tests.kit.running_driver import Running, mount
 from tests.kit.sidecar import Sidecar, unavailable
-from tests.kit.vendor import Refusal, Vendor, VendorCall
+from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -172,18 +172,6 @@ def test_a_request_above_the_limit_is_refused_by_name_and_never_begun(shared: Re
     assert len(shared.vendor.calls("NodePublishVolume")) == number
 
 
-def test_a_stream_comes_through_message_by_message_and_with_its_own_end(shared: Relayed) -> None:
-    def script(_call: VendorCall) -> Iterator[csi.GetMetadataAllocatedResponse]:
-        for number in range(3):
-            yield csi.GetMetadataAllocatedResponse(volume_capacity_bytes=number)
-        raise Refusal(Code.OUT_OF_RANGE, "no more")
-
-    shared.vendor.on("GetMetadataAllocated", script)
-    stream = shared.kubelet.stream("GetMetadataAllocated")
-    outcome = stream.outcome()
-    assert (outcome.count, outcome.refusal) == (3, (Code.OUT_OF_RANGE, "no more"))
-
-
 # -------------------- what is not the driver's word --------------------
 
 
@@ -213,20 +201,6 @@ def another(directory: Path, folder: str, *lacks: str) -> Vendor:
     for service in lacks:
         vendor.lacks |= methods_of(service)
     return vendor
-
-
-def test_of_two_drivers_with_one_name_neither_gets_a_call(short_dir: Path, mine: Relayed) -> None:
-    mine.vendor.lacks |= methods_of("Node")
-    mine.vendor.restart()
-    with another(short_dir, "b") as second, another(short_dir, "c") as third:
-        refusal = f"edge node n1 has 2 drivers with the name {NAME}: "
-        wait_for(
-            lambda: mine.kubelet.call("NodePublishVolume").message.startswith(refusal), what="word of both drivers"
-        )
-        assert mine.wait_problem(refusal).endswith("otherwise stop one of them")
-        told = [len(vendor.calls("NodePublishVolume")) for vendor in (second, third)]
-        assert mine.kubelet.call("NodePublishVolume").code is Code.UNAVAILABLE
-        assert told == [len(vendor.calls("NodePublishVolume")) for vendor in (second, third)]
 
 
 @pytest.mark.parametrize("lacks", [(), ("Node",)], ids=["which-serves-node-too", "alone"])
@@ -273,39 +247,6 @@ def test_nodegetinfo_of_a_driver_without_a_topology_names_the_node_and_otherwise
         f"driver {NAME} on edge node n1: it answered GetPluginCapabilities with INTERNAL: not yet; look at the "
         "driver's log there"
     )
-
-
-def test_nodegetinfo_of_a_node_plugin_whose_controller_announces_a_topology_is_the_drivers(
-    short_dir: Path, mine: Relayed
-) -> None:
-    mine.vendor.lacks |= methods_of("Node")
-    mine.vendor.on("GetPluginCapabilities", with_own_topology)
-    mine.vendor.restart()
-    answer = csi.NodeGetInfoResponse(node_id="of the node plugin")
-    with another(short_dir, "b", "Controller") as second:
-        second.on("NodeGetInfo", lambda _: answer)
-        wait_for(
-            lambda: mine.kubelet.call("NodeGetInfo").ok and second.calls("NodeGetInfo"),
-            what="NodeGetInfo at the node plugin",
-            timeout_s=30.0,
-        )
-        wait_for(lambda: mine.kubelet.call("NodeGetInfo").answer == answer, what="the driver's own words")
-
-
-def test_a_topology_that_is_announced_after_the_kubelet_has_asked_is_a_problem_until_it_asks_again(
-    short_dir: Path, mine: Relayed
-) -> None:
-    mine.vendor.stop()
-    mine.vendor.lacks |= methods_of("Node")
-    mine.vendor.on("GetPluginCapabilities", with_own_topology)
-    with another(short_dir, "b", "Controller") as second:
-        second.on("NodeGetInfo", lambda _: csi.NodeGetInfoResponse(node_id="of the node plugin"))
-        wait_for(lambda: mine.kubelet.call("NodeGetInfo").ok, what="NodeGetInfo at the node plugin")
-        assert not [it for it in mine.problems() if "topology" in it]
-        mine.vendor.start()
-        mine.wait_problem(f"driver {NAME} has a topology of its own, but reported it only after the kubelet had asked")
-        assert mine.kubelet.call("NodeGetInfo").ok
-        wait_for(lambda: mine.problems() == [], what="end of the problem")
 
 
 def test_a_node_whose_name_can_be_no_label_is_named_as_a_problem_and_its_drivers_answer_is_passed_on(

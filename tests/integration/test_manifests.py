@@ -246,8 +246,8 @@ async def test_a_pair_counts_once_it_is_on_the_disk_and_stays_after_a_restart_un
 
 
 def write_many(directory: Path) -> None:
-    """Ten thousand objects in five files."""
-    for part in range(5):
+    """Four thousand objects in two files."""
+    for part in range(2):
         objects: list[Any] = []
         for name in (f"p{part}-{number}" for number in range(500)):
             bound = claim(name, volume=name), volume(name, claim=f"default/{name}")
@@ -256,7 +256,7 @@ def write_many(directory: Path) -> None:
         (directory / f"{part}.yaml").write_text(json.dumps(listed))  # which is YAML as well, and read as such
 
 
-async def test_the_loop_goes_on_while_ten_thousand_objects_are_read(directory: Path) -> None:
+async def test_the_loop_goes_on_while_four_thousand_objects_are_read(directory: Path) -> None:
     write_many(directory)
     longest = 0.0  # of the loop's own turns, in CPU seconds of its thread: other processes do not count
     async with running(manifests_of(directory)) as closures:
@@ -264,5 +264,7 @@ async def test_the_loop_goes_on_while_ten_thousand_objects_are_read(directory: P
         while not closures.is_ready:
             await asyncio.sleep(0.005)
             longest, last = max(longest, time.thread_time() - last), time.thread_time()
-        assert len(closures.stamps("n1")) == 7_500 + 1
-    assert longest < 2.0  # a tenth of a second on the machine that it was written on
+        assert len(closures.stamps("n1")) == 3_000 + 1
+    assert (
+        longest < 2.0
+    )  # a twentieth of a second on the machine that it was written on, and 5 s if it read them itself

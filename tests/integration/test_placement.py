@@ -104,33 +104,6 @@ def test_a_name_that_may_be_on_a_node_waits_for_it_whatever_is_asked_and_other_n
     assert site.asked("n2", "CreateVolume") == before + 1
 
 
-def test_what_a_list_alone_told_is_found_again_after_the_hubs_restart_and_is_nowhere_while_its_node_is_away(
-    site: Site,
-) -> None:
-    site.list_volumes("n1", "id-of-warm-n1")
-    site.list_volumes("n2", "id-of-warm-n2", "id-of-static")
-    asked = csi.ControllerExpandVolumeRequest(volume_id="id-of-static")
-
-    def expand() -> Outcome:
-        return site.sidecar.call("ControllerExpandVolume", asked)
-
-    wait_for(lambda: expand().ok, what="n2's list", instead=expand)
-    site.bridge.hub.kill()
-    site.agents["n2"].kill()
-    site.bridge.hub.start()
-    wait_for(lambda: site.create("v", "n1").ok, what="n1")
-    for _ in range(2):
-        for refused in (expand(), site.delete("static")):
-            code, message = refused.refusal
-            assert (code, "n2 cannot be asked for a list" in message) == (Code.UNAVAILABLE, True)
-        site.vendors["n1"].wait_for_call("ListVolumes", 2)
-    site.agents["n2"].start()
-    wait_for(lambda: site.create("w", "n2").ok, what="n2")
-    wait_for(lambda: expand().ok, what="n2's list", instead=expand)
-    assert site.delete("static").ok
-    assert (site.asked("n1", "ControllerExpandVolume"), site.asked("n1", "DeleteVolume")) == (0, 0)
-
-
 def test_a_lost_state_database_is_made_anew_from_what_the_nodes_list(site: Site, short_dir: Path) -> None:
     assert site.create("v", "n2").ok
     site.list_volumes("n1", "id-of-warm-n1")
@@ -181,40 +154,6 @@ def test_what_an_operator_deletes_by_hand_lets_the_sidecars_own_deletion_succeed
     assert deleted.returncode == 0, deleted.stderr
     assert site.delete("static").ok
     assert site.asked("n1", "DeleteVolume") == 0
-
-
-def test_the_deletion_of_what_no_node_has_is_answered_by_a_vendor_once_every_node_has_listed(site: Site) -> None:
-    """The hub has no record of the volume, and somebody has removed it at the vendor."""
-    for node in site.vendors:
-        site.list_volumes(node, f"id-of-warm-{node}")
-    site.agents["n2"].kill()
-    wait_for(lambda: "is offline" in site.create("v", "n2").refusal[1], what="word of n2's end")
-    first = site.delete("removed").refusal
-    site.vendors["n1"].wait_for_call("ListVolumes")
-    assert site.delete("removed").refusal == first
-    assert (first[0], "n2 cannot be asked for a list" in first[1]) == (Code.UNAVAILABLE, True)
-    site.vendors["n1"].refuse("DeleteVolume", Code.FAILED_PRECONDITION, "n1's vendor says no")
-    site.agents["n2"].start()
-    wait_for(lambda: site.create("w", "n2").ok, what="n2")
-    said = (Code.FAILED_PRECONDITION, "n1's vendor says no")
-    wait_for(lambda: site.delete("removed").refusal == said, what="answer", instead=lambda: site.delete("removed"))
-    assert (site.asked("n1", "DeleteVolume"), site.asked("n2", "DeleteVolume")) == (1, 0)
-
-
-def test_capacity_is_that_of_the_segments_node_or_of_the_largest_node(site: Site) -> None:
-    for vendor, free in zip(site.vendors.values(), (5, 7), strict=True):
-        vendor.on("GetCapacity", lambda _, free=free: csi.GetCapacityResponse(available_capacity=free))
-
-    def free(node: str = "") -> int:
-        term = csi.Topology(segments={NODE_SEGMENT: node}) if node else None
-        told = site.sidecar.call("GetCapacity", csi.GetCapacityRequest(accessible_topology=term))
-        assert told.ok, told.refusal
-        return int(told.answer.available_capacity)
-
-    assert (free("n1"), free("n2"), free()) == (5, 7, 7)
-    site.agents["n2"].kill()
-    wait_for(lambda: not site.create("v", "n2").ok, what="word of n2's end")
-    assert (free("n2"), free()) == (0, 5)
 
 
 def test_the_sidecars_are_told_of_a_topology_and_get_lists_of_all_nodes(site: Site) -> None:

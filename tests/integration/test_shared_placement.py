@@ -174,21 +174,6 @@ def test_an_open_create_waits_for_its_nodes_lease_an_open_deletion_for_an_operat
     assert len(site.vendors["n2"].calls("DeleteVolume")) == 1
 
 
-def test_an_open_deletion_goes_to_its_node_when_that_is_back(site: Site) -> None:
-    site.vendors["n1"].hold("DeleteVolume")
-    held = site.begin("DeleteVolume", delete("warm"))
-    site.vendors["n1"].wait_for_call("DeleteVolume")
-    site.agents["n1"].kill()
-    assert held.result().code == Code.UNAVAILABLE
-    assert site.wait_made("w") == "n2"
-    site.vendors["n1"].as_usual("DeleteVolume")
-    site.agents["n1"].start()
-    wait_for(lambda: site.delete("warm").ok, what="the deletion", instead=lambda: site.delete("warm"))
-    assert not site.vendors["n2"].calls("DeleteVolume")
-    assert site.delete("w").ok
-    assert len(site.vendors["n2"].calls("DeleteVolume")) == 1
-
-
 def test_a_hub_that_was_killed_goes_on_with_the_same_node_and_open_calls(site: Site) -> None:
     site.agents["n1"].kill()
     assert site.wait_made("v") == "n2"
@@ -204,15 +189,3 @@ def test_a_hub_that_was_killed_goes_on_with_the_same_node_and_open_calls(site: S
     wait_for(lambda: site.create("w").ok, what="the takeover", timeout_s=60.0, instead=lambda: site.create("w"))
     assert site.serving()[1] > epoch
     assert "has an open outcome on edge node n2" in site.delete("v").message
-
-
-def test_only_candidates_serve(bridge: Bridge, short_dir: Path) -> None:
-    with ExitStack() as stack:
-        site = start(bridge, short_dir, stack, "--takeover-after=1s", "--candidates=vendor.test=n3,x*")
-        assert site.made_by("warm") == ["n3"]
-        site.agents["n3"].kill()
-        wait_for(lambda: site.create("v").code == Code.UNAVAILABLE, what="the end of the link")
-        time.sleep(3.0)
-        told = site.create("v")
-        assert (told.code, "n3 is offline" in told.message) == (Code.UNAVAILABLE, True)
-        assert site.made_by("v") == []

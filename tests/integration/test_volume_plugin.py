@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,10 +11,10 @@ import pytest
 
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.found_volumes import Published, Staged
-from edge.volume_errors import NotReady, Refused, Uncertain
+from edge.volume_errors import NotReady, Uncertain
 from edge.volumes import Pod, PodVolume, Volume
 from tests.kit.leftovers import clear, loops_below, mounts_below
-from tests.kit.needs import needs_loops, needs_mounts
+from tests.kit.needs import needs_mounts
 from tests.kit.running_driver import Running, block, write
 from tests.kit.socket_driver import SocketDriver
 
@@ -123,34 +122,6 @@ async def test_what_a_pod_writes_is_in_the_volume_and_nothing_is_left(
     running.discard(running.call("ListVolumes").entries[0].volume)
 
 
-async def test_everything_can_be_repeated(root: Path, plugin: VolumePlugin, volume: Volume) -> None:
-    for _ in range(3):
-        await up(plugin, volume)
-    await plugin.publish(in_pod(volume), publish_context={}, secrets={}, reconstructed=True)
-    assert len(mounts_below(root / "kubelet")) == 2
-    for _ in range(3):
-        await down(plugin, volume)
-    assert_clean(root)
-
-
-async def test_a_refusal_leaves_nothing_and_a_hanging_driver_leaves_what_it_may_have_done(
-    root: Path, running: Running, plugin: VolumePlugin, volume: Volume, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running.set_faults("NodeStageVolume=error:INTERNAL:no")
-    with pytest.raises(Refused, match="INTERNAL: no"):
-        await plugin.stage(in_pod(volume), publish_context={}, secrets={})
-    assert files(root) == []
-    running.set_faults("NodeStageVolume=hang")
-    with monkeypatch.context() as patch:
-        patch.setattr("edge.csi_volume_plugin.CALL_TIMEOUT_S", 0.5)
-        with pytest.raises(Uncertain, match="did not answer before the caller's deadline"):
-            await plugin.stage(in_pod(volume), publish_context={}, secrets={})
-    assert len(files(root)) == 1
-    running.set_faults()
-    await plugin.unstage(staged(volume))
-    assert files(root) == []
-
-
 async def test_what_is_still_mounted_after_an_ok_is_not_believed_to_be_gone(
     root: Path, running: Running, plugin: VolumePlugin, volume: Volume
 ) -> None:
@@ -169,33 +140,3 @@ async def test_what_is_still_mounted_after_an_ok_is_not_believed_to_be_gone(
     await run("umount", target)
     await down(plugin, volume)
     assert_clean(root)
-
-
-async def test_a_root_directory_behind_a_link_works_and_is_told_as_it_was_given(
-    root: Path, running: Running, plugin: VolumePlugin, volume: Volume
-) -> None:
-    (root / "real").mkdir()
-    (root / "kubelet").symlink_to(root / "real")
-    await up(plugin, volume)
-    assert plugin.is_mounted(published(volume), await plugin.mount_table())
-    with pytest.raises(NotReady, match="still in use"):
-        await plugin.unstage(staged(volume))
-    (call,) = running.calls("NodePublishVolume")
-    assert call.fields["target_path"].startswith(f"{root}/kubelet/pods/")
-    await down(plugin, volume)
-    assert mounts_below(root) == []
-    assert files(root) == []
-
-
-@needs_loops
-async def test_a_block_volume_that_stopped_half_way_is_found_and_undone(
-    root: Path, running: Running, plugin: VolumePlugin
-) -> None:
-    volume = made(running, "a", is_block=True)
-    await up(plugin, volume)
-    plugin.path(published(volume)).unlink()
-    assert (await plugin.scan()).published == (published(volume),)
-    shutil.rmtree(root / "kubelet/pods")
-    await plugin.unpublish(published(volume))
-    await plugin.unstage(staged(volume))
-    assert (mounts_below(root), loops_below(root / "kubelet"), files(root)) == ([], [], [])

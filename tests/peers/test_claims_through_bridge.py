@@ -51,20 +51,6 @@ def tunnel(vendor: RunningDriver, tunnel_to: Callable[[Path, str], Tunnel], side
 
 
 @pytest.mark.usefixtures("tunnel")
-def test_a_claim_is_bound_to_a_directory_at_the_edge_which_goes_with_the_claim(
-    vendor: RunningDriver, claims: Claims
-) -> None:
-    claims.ask("data")
-
-    volume = claims.wait_bound("data")
-
-    assert volume["spec"]["csi"]["driver"] == vendor.name
-    assert [directory.name for directory in vendor.directories()] == [volume["spec"]["csi"]["volumeHandle"]]
-    claims.let_go("data")
-    assert vendor.directories() == []
-
-
-@pytest.mark.usefixtures("tunnel")
 def test_the_bridges_own_parameter_of_a_class_does_not_reach_the_driver_and_all_others_do(
     vendor: RunningDriver, claims: Claims, control_plane: ControlPlane
 ) -> None:
@@ -143,50 +129,3 @@ def test_a_claim_that_is_deleted_while_its_calls_end_is_unknown_leaves_no_volume
     )
     wait_for(lambda: vendor.volumes == [], what="end of the volume", instead=lambda: vendor.volumes)
     assert [call.code for call in vendor.calls("CreateVolume")] == ["OK"]
-
-
-@pytest.fixture
-def placed(
-    testdriver: Callable[..., RunningDriver],
-    tunnel_to: Callable[[Path, str], Tunnel],
-    control_plane: ControlPlane,
-    claims: Claims,
-    sidecars: Sidecars,
-) -> RunningDriver:
-    """A driver with topology behind a bridge with a provisioner, on a node that the cluster knows."""
-    api, driver = control_plane.api, testdriver(name=claims.storage_class, node_id=_NODE)
-    key, node = f"topology.{driver.name}/node", f"{_NODE}-{claims.namespace}"
-    tunnel = tunnel_to(driver.socket, driver.name)
-    # What the registration at the edge would write.
-    api.create(manifests.node(node, labels={key: _NODE}))
-    api.create(manifests.csi_node(node, drivers={driver.name: _NODE}, topology_keys=[key]))
-    sidecars.start("csi-provisioner", tunnel.socket, *_FLAGS)
-    return driver
-
-
-def test_with_topology_a_claim_is_bound_to_a_volume_of_the_node_and_says_so(
-    placed: RunningDriver, claims: Claims
-) -> None:
-    claims.ask("data")
-
-    volume = claims.wait_bound("data")
-
-    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
-    assert term["matchExpressions"] == [{"key": f"topology.{placed.name}/node", "operator": "In", "values": [_NODE]}]
-    assert placed.volumes == [volume["spec"]["csi"]["volumeHandle"]]
-    claims.let_go("data")
-
-
-def test_with_topology_a_claim_that_waits_for_its_pod_goes_to_the_node_that_the_scheduler_chose(
-    placed: RunningDriver, claims: Claims, control_plane: ControlPlane
-) -> None:
-    api, name = control_plane.api, f"{placed.name}-wait"
-    api.create(manifests.storage_class(placed.name, name=name, wait_for_consumer=True))
-    waiting = claims.of_class(name)
-
-    waiting.ask("data", annotations={"volume.kubernetes.io/selected-node": f"{_NODE}-{claims.namespace}"})
-
-    volume = waiting.wait_bound("data")
-    assert placed.volumes == [volume["spec"]["csi"]["volumeHandle"]]
-    waiting.let_go("data")
-    api.delete("StorageClass", name)
