@@ -84,9 +84,18 @@ def test_the_kubelet_removes_no_file_that_is_not_its_own(kubelet_node: KubeletNo
 
 
 def test_every_scenario_has_a_record_and_every_record_a_scenario() -> None:
-    recorded = {path.stem for path in catalog.RECORDS.glob("*.json")}
+    assert catalog.recorded().keys() == set(catalog.BY_NAME)
 
-    assert recorded == set(catalog.BY_NAME)
+
+def test_scenarios_of_one_behaviour_share_a_file_and_each_record_comes_back(tmp_path: Path) -> None:
+    records, files = catalog.recorded(), {path.name: path.read_text() for path in catalog.RECORDS.glob("*.json")}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    catalog.write(records["one-pod"], tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.glob("*.json")} == files
+    other = {**records["publish-unknown"], "notes": {"it": "differs"}}
+    catalog.write(other, tmp_path)
+    assert catalog.recorded(tmp_path) == {**records, "publish-unknown": other}
 
 
 def test_every_field_of_a_csidriver_is_in_a_scenario_or_has_a_reason(control_plane: ControlPlane) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,18 +57,64 @@ ALWAYS = (
 def read(name: str) -> Record:
     """The kubelet's record of a scenario.
 
+    Scenarios that differ in the driver's code alone share a file, if the kubelet does the same: it has the record of
+    its first code, and all codes.
+
     Raises:
-        FileNotFoundError: there is none; `make record-kubelet` writes it.
+        LookupError: there is none; `make record-kubelet` writes it.
     """
-    record: Record = json.loads((RECORDS / f"{name}.json").read_text())
-    return record
+    return recorded()[name]
 
 
-def write(record: Record) -> None:
+@cache
+def recorded(directory: Path = RECORDS) -> dict[str, Record]:
+    """All records of the kubelet's, by scenario."""
+    found = {}
+    for path in sorted(directory.glob("*.json")):
+        text = path.read_text()
+        codes = json.loads(text).get("codes", ())
+        for told in (_with_code(text, codes[0], code) for code in codes) if codes else (text,):
+            record: Record = json.loads(told)
+            record.pop("codes", None)
+            found[record["scenario"]] = record
+    return found
+
+
+def write(record: Record, directory: Path = RECORDS) -> None:
     """Keep a record of the kubelet's, with one step a line, so that a change reads as the steps that changed."""
-    RECORDS.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    same: dict[str, list[str]] = {}
+    for name, each in (recorded(directory) | {record["scenario"]: record}).items():
+        code = _code_of(name)
+        same.setdefault(_with_code(_told(each), code, _ANY_CODE), []).append(code)
+    for path in directory.glob("*.json"):
+        path.unlink()
+    for told, codes in same.items():
+        first: Record = json.loads(_with_code(told, _ANY_CODE, codes[0]))
+        shared = {"scenario": first["scenario"], "codes": codes} if len(codes) > 1 else {}
+        (directory / f"{first['scenario']}.json").write_text(_told(shared | first))
+    recorded.cache_clear()
+
+
+_ANY_CODE = "ANY_CODE"
+
+
+def _code_of(scenario: str) -> str:
+    """The code that a scenario's driver answers with; empty: none."""
+    return next((code for code in refusals.CODES if f"-{_in_names(code)}-" in f"{scenario}-"), "")
+
+
+def _with_code(text: str, code: str, other: str) -> str:
+    return text.replace(code, other).replace(_in_names(code), _in_names(other)) if code else text
+
+
+def _in_names(code: str) -> str:
+    return code.lower().replace("_", "-")
+
+
+def _told(record: Record) -> str:
     members = [f"{_text(key)}: {_lanes(value) if key == 'lanes' else _text(value)}" for key, value in record.items()]
-    (RECORDS / f"{record['scenario']}.json").write_text("{\n" + ",\n".join(members) + "\n}\n")
+    return "{\n" + ",\n".join(members) + "\n}\n"
 
 
 def _lanes(lanes: Mapping[str, Sequence[Step]]) -> str:
