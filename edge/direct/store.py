@@ -33,9 +33,6 @@ KATA_ROOT = "kata-containers/shared/direct-volumes"
 
 MOUNT_INFO = "mountInfo.json"
 
-# The longest volume path: its key has 252 characters. A file's name has 255 at most (NAME_MAX).
-LONGEST_PATH_BYTES = 189
-
 # Limit for reading a mountInfo.json. An ordinary one has 200 bytes.
 LARGEST_BYTES = 65_536
 
@@ -44,15 +41,6 @@ _NEW = ".new-"
 
 _DIR_MODE = 0o700
 _FILE_MODE = 0o600
-
-
-def check_volume_path(volume_path: str) -> None:
-    """Raise Uncertain if a path is too long for a direct volume's."""
-    if (size := len(os.fsencode(volume_path))) > LONGEST_PATH_BYTES:
-        raise Uncertain(
-            f"{volume_path!r} cannot be the path of a direct volume: it is {size} bytes long, and the runtime's name "
-            f"for it allows {LONGEST_PATH_BYTES} at most; use a shorter --root-dir or a shorter name of the volume"
-        )
 
 
 def key_of(volume_path: str) -> str:
@@ -70,7 +58,6 @@ class DirectVolumeStore:
 
         A sandbox that runs (`is_live`) gets no other mount info. After an error the old state stays.
         """
-        check_volume_path(volume_path)
         content = info.encode()
         with told(f"write the mount info of {volume_path} below {self.root}"):
             with suppress(MountInfoBroken):  # too large to be read: it is replaced

@@ -40,7 +40,7 @@ from edge.registry.registration import (
     read_node_info,
     shorten,
 )
-from edge.registry.registration_handler import RegistrationHandler
+from edge.registry.registration_handler import register
 from edge.settings import AgentSettings
 
 log = logging.getLogger("csi_bridge.edge.registrar")
@@ -67,7 +67,6 @@ class DriverRegistry:
             self._sockets.seat(socket).driver.named = True
         path = settings.state_dir / (_FILE if self.own else _OBSERVED_FILE)
         self._store = DriversStore(node, path, self._sockets, clock, labels)
-        self._handler = RegistrationHandler(self._store, self._sockets)
         # The names of drivers that registered with a kubelet under their own socket, not the relay's.
         self._registered: set[str] = set()
         self._subscribers: list[Callable[[], None]] = []
@@ -146,7 +145,7 @@ class DriverRegistry:
 
     async def register(self, offer: Offer) -> None:
         """Register a driver, or raise RegistrationRefused. Then the registration is on disk, unless the disk fails."""
-        await self._handler.register(offer)
+        await register(offer, self._store, self._sockets)
         self._mark()
         self._tell()
         await self._store.write()

@@ -28,7 +28,7 @@ from common.store.state_file import read_state, write_state
 from edge.calls.drivers import ASK_AGAIN_S, Driver
 from edge.registry.driver_services import has_topology
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
-from edge.registry.registration import NodeInfo, Registration, Version, check_labels
+from edge.registry.registration import NodeInfo, Offer, Registration, Version, check_labels
 
 T = TypeVar("T")
 
@@ -139,6 +139,7 @@ class DriversStore:
         self._labels = labels
         self._known: dict[str, NodeDriver] = {}
         self._periods: dict[str, float] = {}
+        self._registering: dict[str, str] = {}  # by driver name, the socket that registers it at this moment
         self.path = path
         self._storing = asyncio.Lock()
         self._stored = read_drivers(path)
@@ -162,6 +163,16 @@ class DriversStore:
 
     def has_topology(self, name: str) -> bool:
         return has_topology(self._sockets.drivers, name, self.with_topology)
+
+    @contextlib.contextmanager
+    def registering(self, offer: Offer) -> Iterator[None]:
+        if (other := self._registering.get(offer.name)) is not None:
+            raise ValueError(f"{other} is just registering a driver {offer.name}")
+        self._registering[offer.name] = offer.socket
+        try:
+            yield
+        finally:
+            del self._registering[offer.name]
 
     def check_labels(self, name: str, info: NodeInfo) -> None:
         """Raise ValueError if a driver's topology contradicts the Node object or another driver."""

@@ -12,9 +12,7 @@ Rules:
 """
 
 import asyncio
-import contextlib
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 
 from common.csi.reports import GET_PLUGIN_INFO, NODE_GET_CAPABILITIES, NODE_GET_INFO
@@ -24,7 +22,7 @@ from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.status import Status, code_name
 from edge.calls.drivers import Driver
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
-from edge.registry.drivers_store import DriversStore
+from edge.registry.drivers_store import DriversStore, NodeDriver
 from edge.registry.registration import (
     NodeInfo,
     Offer,
@@ -43,58 +41,42 @@ _ASK_LIMIT_S = 120.0
 _ANSWERS_LIMIT_S = 2.0  # the driver that holds a name must answer within this time to keep it
 
 
-class RegistrationHandler:
-    """Registers drivers in a store."""
+async def register(offer: Offer, store: DriversStore, sockets: DriverSockets) -> None:
+    """Register a driver in the store. Raises RegistrationRefused if it may not register, or did not answer."""
+    try:
+        check_name(offer.name)
+        version = highest_version(offer.versions)
+        endpoint = _endpoint(offer)
+        with store.registering(offer), sockets.asking(endpoint) as seat:
+            await _see_that_name_is_free(offer, store.find(offer.name), seat, version)
+            info = await _ask(seat.driver, offer.name, store)
+            store.check_labels(offer.name, info)
+            registration = Registration(offer.name, str(endpoint), offer.socket, version, info)
+            store.install(registration, seat).file = offer.file
+            store.node_plugins[offer.name] = registration.endpoint
+    except (ValueError, CallError) as error:
+        raise RegistrationRefused(shorten(str(error))) from error
 
-    def __init__(self, store: DriversStore, sockets: DriverSockets) -> None:
-        self._store, self._sockets = store, sockets
-        self._registering: dict[str, str] = {}
 
-    async def register(self, offer: Offer) -> None:
-        """Register a driver. Raises RegistrationRefused if it may not register, or did not answer."""
-        try:
-            check_name(offer.name)
-            version = highest_version(offer.versions)
-            endpoint = _endpoint(offer)
-            with self._alone(offer), self._sockets.asking(endpoint) as seat:
-                await self._see_that_name_is_free(offer, seat, version)
-                info = await self._ask(seat.driver, offer.name)
-                self._store.check_labels(offer.name, info)
-                registration = Registration(offer.name, str(endpoint), offer.socket, version, info)
-                self._store.install(registration, seat).file = offer.file
-                self._store.node_plugins[offer.name] = registration.endpoint
-        except (ValueError, CallError) as error:
-            raise RegistrationRefused(shorten(str(error))) from error
+async def _see_that_name_is_free(offer: Offer, known: NodeDriver | None, seat: Seat, version: Version) -> None:
+    if known is None or known.file is None or known.registration.socket == offer.socket:
+        return
+    holder = known.registration
+    if version > holder.version or file_id(holder.socket) != known.file:
+        return
+    same = known.driver is seat.driver
+    if await (_listens(holder.socket) if same else _answers(known.driver, offer.name)):
+        raise ValueError(
+            f"a driver {offer.name} is registered already, by {holder.socket} for {holder.endpoint}, and it answers "
+            f"there"
+        )
 
-    @contextlib.contextmanager
-    def _alone(self, offer: Offer) -> Iterator[None]:
-        if (other := self._registering.get(offer.name)) is not None:
-            raise ValueError(f"{other} is just registering a driver {offer.name}")
-        self._registering[offer.name] = offer.socket
-        try:
-            yield
-        finally:
-            del self._registering[offer.name]
 
-    async def _see_that_name_is_free(self, offer: Offer, seat: Seat, version: Version) -> None:
-        name = offer.name
-        known = self._store.find(name)
-        if known is None or known.file is None or known.registration.socket == offer.socket:
-            return
-        holder = known.registration
-        if version > holder.version or file_id(holder.socket) != known.file:
-            return
-        same = known.driver is seat.driver
-        if await (_listens(holder.socket) if same else _answers(known.driver, name)):
-            raise ValueError(
-                f"a driver {name} is registered already, by {holder.socket} for {holder.endpoint}, and it answers there"
-            )
-
-    async def _ask(self, driver: Driver, name: str) -> NodeInfo:
-        capabilities = await driver.unary(NODE_GET_CAPABILITIES, b"", timeout_s=_ASK_LIMIT_S, to=name)
-        announced = functools.partial(self._store.has_topology, name)  # last: the controller may answer meanwhile
-        info = await driver.node_info(b"", timeout_s=_ASK_LIMIT_S, to=name, announced=announced)
-        return read_node_info(_answer(NODE_GET_INFO, *info), _answer(NODE_GET_CAPABILITIES, *capabilities))
+async def _ask(driver: Driver, name: str, store: DriversStore) -> NodeInfo:
+    capabilities = await driver.unary(NODE_GET_CAPABILITIES, b"", timeout_s=_ASK_LIMIT_S, to=name)
+    announced = functools.partial(store.has_topology, name)  # last: the controller may answer meanwhile
+    info = await driver.node_info(b"", timeout_s=_ASK_LIMIT_S, to=name, announced=announced)
+    return read_node_info(_answer(NODE_GET_INFO, *info), _answer(NODE_GET_CAPABILITIES, *capabilities))
 
 
 def _endpoint(offer: Offer) -> Path:

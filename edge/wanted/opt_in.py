@@ -8,6 +8,7 @@ Rules (CSI pull request 526, KEP-2857):
 * The decision needs no driver and no file: it is a function of Kubernetes' objects and of the agent's flags.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +27,9 @@ ANNOTATION = "csi-bridge.io/direct-volumes"
 ATTRIBUTE = "csi-bridge.io/direct-volume"
 
 _DEFAULT_FS_TYPE = "ext4"  # the file system of a volume whose PV names none, as of most drivers
+
+# A runtime names a volume by the base64 of its path, which then has 252 characters; a file's name has 255 (NAME_MAX).
+_LONGEST_PATH_BYTES = 189
 
 _BINDS = frozenset({"bind", "rbind"})
 # Mount options that look like one: everybody who may read the mount info would see it.
@@ -90,12 +94,15 @@ class OptIn:
         return found
 
     def _check_path(self, want: PodVolume) -> None:
-        from edge.direct.store import check_volume_path  # noqa: PLC0415  # see edge.direct
-
         try:
-            check_volume_path(str(self.layout.target(want.pod.uid, want.volume.name)))
+            path = str(self.layout.target(want.pod.uid, want.volume.name))
         except VolumeError as error:
             raise NotDeferrable(str(error)) from error
+        size = len(os.fsencode(path))
+        _require(size <= _LONGEST_PATH_BYTES,
+                 f"{path!r} cannot be the path of a direct volume: it is {size} bytes long, and the runtime's name for "
+                 f"it allows {_LONGEST_PATH_BYTES} at most; use a shorter --root-dir or a shorter name of the volume",
+                 )  # fmt: skip
 
     @staticmethod
     def _fs_group(want: PodVolume, fs_type: str) -> int | None:
