@@ -71,7 +71,7 @@ class Hub(LinkHandler):
         *,
         insecure: bool,
     ) -> None:
-        """It serves calls. `add` what else it serves. With `insecure` it listens on loopback without TLS."""
+        """It serves calls, and other streams after `add`. With `insecure` it listens on loopback without TLS."""
         self._nodes = calls.nodes
         self._records = records
         self._incarnation = incarnation

@@ -1,4 +1,4 @@
-"""The permissions: what the hub and the stock sidecars need from Kubernetes, and whether they have it.
+"""The permissions that the hub and the stock sidecars need from Kubernetes, and the check that they have them.
 
 The doctor asks the API server about its own account (SelfSubjectAccessReview, which every user may). So it runs in the
 hub's pod, or in a proxy driver's: all containers of a pod share one ServiceAccount.

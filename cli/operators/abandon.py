@@ -2,8 +2,8 @@
 
 Rules:
 
-* The hub says what is the node's own. The command deletes it, with the operator's kubeconfig: the hub may not.
-* Without `--yes` nothing is changed: the command lists what would go.
+* The hub names the node's own storage. The command deletes it, with the operator's kubeconfig: the hub may not.
+* Without `--yes` nothing is changed: the command lists the objects that would go.
 * It first checks that the kubeconfig's user may do all that: a pass that ends in the middle leaves a riddle.
 * With it the command makes one pass after another until nothing is left. Then it lets the hub forget the node. It keeps
   nothing: after it was cut off, the same command goes on.

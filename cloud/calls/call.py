@@ -314,7 +314,7 @@ class Call(Account, Receiver):
     # ---- both
 
     def writable(self) -> None:
-        """Give back the credit of what has left: of the request to the caller, of the answer so far to the node."""
+        """Give back the credit of sent bytes: of the request to the caller, of the answer so far to the node."""
         visit = self._visit
         if self._owed >= 0 and (visit is None or not visit.link.unsent(self._number)):  # else `writable` follows
             owed, self._owed = self._owed, -1
@@ -375,7 +375,7 @@ class Call(Account, Receiver):
         return message if send.segment is Segment.AS_IS else placed_answer(ask.method, send, message)
 
     def _read(self, message: bytes) -> str:
-        """Read what the answer to a create names. Returns why the hub cannot do so; empty if it can."""
+        """Read the things that the answer to a create names. Returns why the hub cannot read it; empty if it can."""
         ask, chars = self._ask, 0
         try:
             found = made(ask.method, message)

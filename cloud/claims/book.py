@@ -229,7 +229,7 @@ class Book:
     # ---- lists -------------------------------------------------------------------------------------------------------
 
     def may_list(self, thing: Thing, node: str, began: float) -> bool:
-        """Whether a list that began at a moment tells something new of a thing, or what a list told before."""
+        """Whether a list that began at a moment counts for a thing: no claim has it there, or it was deleted before."""
         its = self.ids.get(thing, {}).get(node)
         return its is None or 0 < its.gone < began
 

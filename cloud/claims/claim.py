@@ -1,7 +1,7 @@
 """A claim: the row of one name, the things in it, and the calls under it; and its record. Pure.
 
-Its state in memory and in the records, and what each means, stands in `book`. The body of a record has `state`, and
-what is not empty of `node`, `since`, `lease_s`, `machine` and `ids`.
+`book` describes its states in memory and in the records. The body of a record has `state`, and those of `node`,
+`since`, `lease_s`, `machine` and `ids` that are not empty.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class State(StrEnum):
 
 
 class Mark(StrEnum):
-    """What the records have of a node itself. Which ids its lists tell, they do not have: the hub asks it again."""
+    """The mark of a node in the records. They have no ids of its lists: the hub asks the node again."""
 
     LISTED = "listed"  # its lists tell ids that no claim has
     # The hub forgot the node, which had things. It ends when the node lists again, or when they are given up.
@@ -80,7 +80,7 @@ class Claim:
         return {node for (_, node), its in self.ids.items() if not its.gone}
 
     def doubt(self) -> None:
-        """Put the name in doubt, whatever was certain before."""
+        """Put the name in doubt, also if its outcome was certain."""
         self.sent += 1
         self.doubtful = self.sent
 

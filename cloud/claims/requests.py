@@ -1,4 +1,4 @@
-"""A request's facts: what `rules` name in a CSI request, and the ids in a create's answer. Pure."""
+"""A request's facts: the fields of a CSI request that `rules` name, and the ids in a create's answer. Pure."""
 
 import functools
 import operator
@@ -176,7 +176,7 @@ def needs(method: str, request: bytes) -> frozenset[str]:
 
 
 class Made(NamedTuple):
-    """What the answer to a create names."""
+    """The things and the topology that the answer to a create names."""
 
     things: tuple[Thing, ...] = ()
     terms: tuple[Mapping[str, str], ...] = ()  # the topology that it gives a volume; empty: none, or it makes no volume

@@ -56,7 +56,7 @@ _MOST_REMEMBERED = 1_000
 
 
 class View(NamedTuple):
-    """What the hub knows of a volume on a node."""
+    """The hub's knowledge of a volume on a node."""
 
     was_in_use: bool  # by an earlier machine of this name, and nobody has said that this one is off
     absence: str  # how the node is away; empty if it is not

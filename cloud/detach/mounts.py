@@ -7,8 +7,8 @@ Rules:
   the agent stages a volume for the first time (docs/csi-contract.md#volumesinuse-comes-before-staging). So a node's
   closure says nothing more: a volume of its pods that is not in use has never been staged, or no longer is.
 * On a node with a kubelet, the Node's `status.volumesInUse` has them, while the hub's copy of Nodes is up to date.
-* A node's facts are those of its present machine. What earlier machines of its name had in use is told apart
-  (`earlier_use`).
+* A node's facts are those of its present machine. `earlier_use` has the volumes that earlier machines of its name had
+  in use.
 * Unknown is not unused: `in_use` is None then.
 * A volume is fenced if its PersistentVolume asks for that, and if the node's agent has told that it does it. The hub
   stores that before the agent stages the volume, too.
@@ -123,7 +123,7 @@ class Mounts:
         return offline_policy.is_fence(volume["metadata"].get("annotations"), (storage_class or {}).get("parameters"))
 
     def told_fence(self, node: str) -> ToldFence | None:
-        """What the agent of a node without a kubelet fences when its lease ends; None: nothing."""
+        """The volumes that the agent of a node without a kubelet fences when its lease ends; None: it fences none."""
         fact = self._fact(node)
         return offline_policy.read(fact.body.get("status") or {}) if fact is not None else None
 
@@ -154,7 +154,7 @@ class Mounts:
         return state is not None and state.is_out_of_service
 
     async def settle_earlier(self, node: str) -> None:
-        """Forget what earlier machines of a node had in use. Raises OSError."""
+        """Forget the volumes that earlier machines of a node had in use. Raises OSError."""
         if self._facts is not None:
             await self._facts.settle(node)
 

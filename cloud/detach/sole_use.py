@@ -36,7 +36,7 @@ class SoleUse:
         self._is_given_up: Callable[[str], bool]
 
     def begin(self, absence: Callable[[str], str], is_given_up: Callable[[str], bool]) -> None:
-        """Take what says how a node is away, and whether its mounts do not count any more."""
+        """Take the functions that tell how a node is away, and whether its mounts count no more."""
         self._absence, self._is_given_up = absence, is_given_up
 
     async def claim(self, node: str, ref: Ref, fact: Fact) -> None:

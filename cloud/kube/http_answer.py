@@ -1,4 +1,4 @@
-"""An HTTP answer: reads what an API server answers on one connection (HTTP/1.1, RFC 9112), with llhttp.
+"""An HTTP answer: reads the answers of an API server on one connection (HTTP/1.1, RFC 9112), with llhttp.
 
 Rules:
 

@@ -1,6 +1,6 @@
 """Kept connections to an API server, for requests that are frequent and small.
 
-With thousands of nodes, renewals of their Leases are most of what an idle hub does. aiohttp takes six times the CPU for
+With thousands of nodes, renewals of their Leases are most of an idle hub's work. aiohttp takes six times the CPU for
 such a request.
 
 Rules:

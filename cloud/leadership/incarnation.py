@@ -7,8 +7,9 @@ Rules:
 * The agents are the witnesses: the hub gives each its mark, and the agent shows the last one that it got. A mark of
   another id, or of an epoch that the records do not know, is of records that the hub has lost.
 * New records beside a PersistentVolume of an earlier hub are a loss, too. Until all are read, the loss is possible.
-* While a loss stands, the nodes may have what the records lack: the hub refuses a create that several nodes could take,
-  and a call that names no node. Agents keep their marks, so that the witness is not lost before the loss is written.
+* While a loss stands, the nodes may have volumes that the records lack. The hub refuses a create that several nodes
+  could take, and a call that names no node. Agents keep their marks, so that the witness is not lost before the loss is
+  written.
 * `csi-bridge trust` settles the loss, and all marks of before. Agents refuse a hub with a lower epoch than they know:
   if one has shown such a mark, the hub gets an epoch above it, and announces that.
 * A mark is signed with the CA's key, if the hub has it: else a hostile node can invent one (SECURITY.md).

@@ -8,7 +8,7 @@ Rules, which are those of client-go's leaderelection except for the last two:
 * A leader may act for `--leader-election-renew-deadline` from the sending of its last renewal that succeeded. That ends
   before anybody else may take the Lease. A leadership that has ended is not renewed.
 * A released Lease is free at once, unless this hub has seen a later state of it: the API server was restored from a
-  backup, and the holder may still run. A release sets both times; whoever only erases the holder releases nothing.
+  backup, and the holder may still run. A release sets both times; an edit that only erases the holder releases nothing.
 * So is at the first look the Lease of an earlier process with the same place (`StateDirectory.place`): this process has
   the lock of their state directory, so the earlier one has ended.
 * A missing Lease, and one that nobody has ever held, are free after a whole duration: somebody may have deleted the
@@ -65,7 +65,7 @@ def released(time: str) -> dict[str, Any]:
 
 
 class Sighting:
-    """What one waiting hub has seen of the Lease, by its own clock."""
+    """One waiting hub's view of the Lease, by its own clock."""
 
     def __init__(self, identity: str, duration_s: float) -> None:
         """`identity` is the hub's, and ends with its place; `duration_s` is the shortest wait."""

@@ -5,7 +5,7 @@ node, hostile or with another version of the driver, must not change them for al
 
 Rules:
 
-* Each node has one vote for each capability. More than half of the votes decide. A tie keeps what was offered earlier.
+* Each node has one vote for each capability. More than half of the votes decide. A tie keeps the earlier offer.
 * If nothing was offered earlier, a tie offers a capability only if it is the topology of the vendor's own
   (`cloud.placement.decisions.Mode`).
 * A capability to list needs all votes: a list has the entries of all nodes, or is refused.

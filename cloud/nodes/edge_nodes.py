@@ -229,7 +229,7 @@ class Nodes:
             visit.problems = problems
 
     def problems(self, name: str) -> Sequence[str] | None:
-        """What a node's agent says must be solved there; None while the node is away."""
+        """The problems of a node, as its agent tells them; None while the node is away."""
         visit = self._of(name).visit
         return visit.problems if visit is not None else None
 

@@ -1,4 +1,4 @@
-"""The node records: what the hub still knows of each node after a restart, when the node may be away.
+"""The node records: the hub's knowledge of each node after a restart, when the node may be away.
 
 Rules:
 

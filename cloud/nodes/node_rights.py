@@ -1,4 +1,4 @@
-"""The node rights: what the hub believes a node of its drivers, and which volumes a node may get.
+"""The node rights: the facts about its drivers that a node may tell, and the volumes that it may get.
 
 A hostile node could else tell a driver that it may not run, or the topology of another node: the scheduler would put
 pods there, and the node would get their volumes and Secrets.
@@ -32,7 +32,7 @@ class NodeRights:
         nodes.subscribe(lambda _driver, node: self.changed(node))
 
     def believed(self, node: str, ref: Ref, body: Body) -> Body:
-        """A fact's body without what the node may not tell."""
+        """A fact's body without the parts that the node may not tell."""
         match ref.kind:
             case "CSINode":
                 kept = [it for it in body["spec"]["drivers"] if self._is_reported(node, it)]

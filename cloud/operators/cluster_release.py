@@ -102,7 +102,7 @@ class ClusterRelease:
         return steps.found
 
     async def check(self, found: Iterable[Released]) -> None:
-        """Raise BridgeError, which names all that it lacks, if the account may not do what a pass does. KubeError."""
+        """Raise BridgeError, with all missing permissions, if the account may not make a whole pass. KubeError."""
         where = {(it.kind, it.name.rpartition("/")[0]) for it in found if it.fate == GOES and it.kind in _DELETED}
         asked = [(verb, kind, namespace) for kind, namespace in sorted(where) for verb in ("delete", "patch")]
         allowed = await asyncio.gather(*(may(self._api, verb, _plural(kind), there) for verb, kind, there in asked))

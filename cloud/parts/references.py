@@ -1,10 +1,10 @@
-"""The references: the PersistentVolumes, VolumeSnapshotContents and VolumeGroupSnapshotContents, with what they name.
+"""The references: the PersistentVolumes, VolumeSnapshotContents and VolumeGroupSnapshotContents, with the ids in them.
 
 The leak audit (`cloud.operators`) reads them before it asks the nodes for their lists, and again afterwards.
 
 Rules:
 
-* A reading is whole or it fails: what is missing in a whole one does not exist.
+* A reading is whole or it fails: an object that a whole one lacks does not exist.
 * Only the few fields that the audit needs are kept: a site may have 100,000 of them.
 * A claim that has no volume yet is a reference, too: the provisioner repeats its CreateVolume, and gets the volume that
   an earlier one has made. So is a VolumeSnapshot or VolumeGroupSnapshot for the snapshotter.

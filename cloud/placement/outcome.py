@@ -37,7 +37,7 @@ def stays_open(status: Status, *, is_create: bool) -> bool | None:
     """Whether a call of a driver with an elected node may run there after an error, or may run later (`Book.end`).
 
     The agent answers UNAVAILABLE only if it runs nothing of the call's key. Then a create is over, because a retry
-    elsewhere is idempotent by the name, whatever the vendor still does. Any other call has to end there, unless the
+    elsewhere is idempotent by the name, also while the vendor still works. Any other call has to end there, unless the
     agent says that it has sent nothing of it.
     """
     if status.origin == Origin.VENDOR:

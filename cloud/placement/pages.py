@@ -4,12 +4,12 @@ Rules:
 
 * A list goes node by node, in the order of their names. A page has the entries of one node, as its driver cuts them.
 * The hub asks the next 64 nodes ahead, because external-attacher has one deadline for all pages of a list. The first
-  page of a list drops what was asked ahead before. So a list has all that was made before it began.
+  page of a list drops the pages that were asked ahead before. So a list has all that was made before it began.
 * If a node does not answer, the call is refused and names the node. ListVolumes alone may instead have the node's last
   complete list, if that came in one page and within the last hour. No id is ever found by it.
 * A thing belongs to the node that made it, else to the node that its PersistentVolume is for. Another node's entry of
   this id is left out: the attacher would go by it.
-* The hub keeps, for operators, what was wrong with a node's part in the last list of each driver.
+* The hub keeps the faults of each node's part in the last list of each driver, for operators.
 """
 
 import asyncio
@@ -128,7 +128,7 @@ class Pages:
         return status, answer.SerializeToString()
 
     def problems(self, node: str) -> Iterator[str]:
-        """What was wrong with a node's part in the last list of each driver, a sentence each."""
+        """The faults of a node's part in the last list of each driver, a sentence each."""
         return (note for (its, _, _), note in self._notes.items() if its == node)
 
     def forget(self, node: str, driver: str = "") -> None:

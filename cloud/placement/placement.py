@@ -8,7 +8,7 @@ Rules:
 * A name goes to one node until that node has answered finally (docs/csi-contract.md#a-name-stays-with-its-node), in
   every mode. The exemption for pinned creates stands in `claims`.
 * A call is decided, and its name is taken, without a wait. Only then the records may have to show it.
-* The hub also records what an operator makes or deletes by hand, so that later calls find it.
+* The hub also records things that an operator makes or deletes by hand, so that later calls find them.
 """
 
 import logging
@@ -50,7 +50,7 @@ class Placement:
         *,
         loss: Callable[[], str],
     ) -> None:
-        """`loss` returns what the records have lost, in a sentence. Without a `source` the hub follows no objects."""
+        """`loss` returns the loss of records, in a sentence. Without a `source` the hub follows no objects."""
         nodes = fleets.nodes
         self.claims = claims
         self.affinity = Affinity(source) if source is not None else None

@@ -1,4 +1,4 @@
-"""The records: what a hub must still know after it was killed.
+"""The records: the knowledge of a hub that must outlive its process.
 
 * `records`: the interface, and the kinds of records.
 * `directory`: the state directory, which one hub at a time uses.

@@ -2,16 +2,17 @@
 
 Rules:
 
-* A standby only reads (`object_copy`). What it has when it begins to lead are the records.
+* A standby only reads (`object_copy`). Its copy at the moment when it begins to lead is the records.
 * One request at a time changes an object. Changes that wait meanwhile are one request (`object_writer`).
 * Changes of one `write` are sent in their order. After the first failure the rest is not sent.
-* What a node's status loses can be asked again: at most one `put` of it in `_STATUS_S` is sent, `_STATUSES_S` a second
-  in all, the first one `_TAKEOVER_S` after this hub begins to lead, and none at the end, because the next hub knows
-  better. Everything else is sent at once, and so is a `write` of a status, or its removal.
-* What somebody else changes or deletes the leader writes again, as memory has it (`watch`), once it is sure that it
-  still leads: the other one may be the next hub. A claim of a hub before it, whose request came late, its owner takes
-  (`adopt`). A node that came late becomes what memory has, and goes if that is nothing: the hub before it may have
-  forgotten the node. Late tokens and denials stay for the next hub.
+* The hub sends a node's status at most once in `_STATUS_S`, and `_STATUSES_S` statuses a second in all: the node can
+  tell a lost one again. The first one goes `_TAKEOVER_S` after this hub begins to lead. None goes at the end, because
+  the next hub knows better. A `write` of a status, its removal, and all other changes go at once.
+* If somebody else changes or deletes an object, the leader writes its own state again (`watch`), once it is sure that
+  it still leads: the other one may be the next hub.
+* An object may come late, from a hub before this one. The owner of claims takes a late claim (`adopt`). The leader
+  writes its own state over a late node, or deletes it if memory has no such node: the earlier hub may have forgotten
+  it. Late tokens and denials stay for the next hub.
 * A `write` has ended when the hub has made sure after it that it still leads: else the next hub may not have seen it.
   Claims need no such question.
 """
@@ -98,7 +99,7 @@ class KubernetesRecords:
             each.open()
 
     async def lead(self, kube: Kube, still_leads: Callable[[], Awaitable[None]]) -> None:
-        """Begin to lead: the records are what the API server has by now. Waits until it has answered.
+        """Begin to lead, with the records that the API server has by now. Waits until it has answered.
 
         `kube` is for the time in which this hub leads. `still_leads` raises KubeError if another hub may lead. Raises
         SettingsError if an object has no readable record, or belongs to another hub.
@@ -308,13 +309,13 @@ class KubernetesRecords:
             log.warning("%s %s was made by somebody else, and cannot be read: %r", resource.kind, name, error)
 
     def _write_again(self, resource: Resource, name: str) -> None:
-        """Put what memory has of an object that somebody else has changed, after a look who leads."""
+        """Write an object again that somebody else has changed, as memory has it."""
         queue, it = self._queues.get((resource.kind, name)), self._copies[resource.kind].objects[name]
         if queue is not None and queue.worker is not None:
             return
         if it.version is not None:  # else it may be an own change, whose answer was lost
             log.warning("somebody else has changed %s %s; it is written again", resource.kind, name)
-        it.version = None
+        it.version = None  # so the writer first makes sure that this hub leads
         self._put_again(it.records.values())
 
     def _put_again(self, records: Iterable[tuple[Kind, Key]]) -> None:

@@ -1,4 +1,4 @@
-"""Writes objects of the cluster: brings fields of one object to their values, whatever it is by now.
+"""Writes objects of the cluster: brings fields of one object to their values, also if somebody else has changed it.
 
 Rules:
 

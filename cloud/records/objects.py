@@ -1,11 +1,11 @@
 """Where each record stands in the objects of a cluster. Pure.
 
     VolumePlacement     a claim: which node has the volume, snapshot or group of a name
-    EdgeNode            a node: its status; in its spec, what must outlive a backup without status: certificates, fence,
+    EdgeNode            a node: its status. Its spec must outlive a backup without status: certificates, fence,
                         topology segments, and the facts that keep volumes from other nodes
     JoinToken, Denial   tokens and denials
     Lease               the node that an election has chosen for a driver
-    ConfigMap           what people do not need: the offer of a driver, the mark of all records
+    ConfigMap           the offer of a driver, and the mark of all records. People need neither
 
 Rules:
 

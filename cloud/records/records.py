@@ -1,7 +1,7 @@
-"""The interface of the records: what a hub must still know after it was killed.
+"""The interface of the records: the knowledge of a hub that must outlive its process.
 
-A record is a JSON object under a kind and a key. Memory is what the hub asks: the owner of a kind reads all its records
-once, when the hub starts, and writes each change through.
+A record is a JSON object under a kind and a key. The hub itself reads from memory: the owner of a kind reads all its
+records once, when the hub starts, and writes each change through.
 
 Rules:
 
@@ -9,8 +9,9 @@ Rules:
   changes of one record the later one is the truth.
 * `write` makes one attempt, and its caller waits. It replaces waiting `put`s of the same records. It goes on if its
   caller leaves.
-* `put` returns at once, and is retried until it works. What a hub must not forget is no `put`: the hub may end first.
-* A record that its owner cannot read stops the hub from starting: nobody knows what would be missing.
+* `put` returns at once, and is retried until it works. The hub may end first: a change that it must not forget is a
+  `write`.
+* A record that its owner cannot read stops the hub from starting: nobody knows which knowledge would be missing.
 * All records of a node stand in one object of the cluster, and etcd takes 1.5 MiB. So each owner bounds its own.
 """
 
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 class Kind(StrEnum):
-    """The kinds of records. Each belongs to one module, which says what its keys and bodies are."""
+    """The kinds of records. Each belongs to one module, which describes its keys and bodies."""
 
     CLAIM = "claim"  # `cloud.claims.claims`
     ELECTION = "election"  # `cloud.claims.claims`
@@ -75,7 +76,7 @@ class Records(Protocol):
         """
 
     def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
-        """Put what memory has, if somebody else changes or deletes a record of a kind.
+        """Write memory's state again whenever somebody else changes or deletes a record of a kind.
 
         `adopt` takes one that a hub before this one has written late. Without it, such a record counts for nothing, and
         that of a node goes.

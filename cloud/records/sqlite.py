@@ -2,7 +2,7 @@
 
 Rules:
 
-* The file follows the rules of `common.store.database`, with `full`: what is written outlives a power cut. A damaged
+* The file follows the rules of `common.store.database`, with `full`: a finished write outlives a power cut. A damaged
   one stops the hub from starting.
 * One thread writes. Changes that wait together share a transaction, so a burst costs one wait for the disk.
 * The changes of one `write` are written all or none.

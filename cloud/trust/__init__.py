@@ -1,4 +1,4 @@
-"""Decides which peers the hub trusts, and with what: tokens, certificates and denials; and the audit log.
+"""Decides which peers the hub trusts, by tokens, certificates and denials; and writes the audit log.
 
 Read in this order:
 

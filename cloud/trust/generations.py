@@ -6,7 +6,7 @@ Rules:
   authenticates, and current from then on; the earlier ones are void then. So a lost answer locks no node out: the
   present key counts until the agent has used the next one, and the agent uses it only after it is on its disk.
 * A void key that appears is refused. The hub shows it, because an agent never goes back: either its state directory
-  was restored from a copy, or somebody else has its keys. The newest key goes on, whoever has it.
+  was restored from a copy, or somebody else has its keys. The newest key goes on, also in the wrong hands.
 * A generation above all that the hub knows counts: the CA has signed it, so the hub has lost its record (it was
   restored from a backup). Of two keys of one generation, the one that the hub has a record of counts.
 * A node that has connected with a generation is admitted with its generations alone, also when all of them are void

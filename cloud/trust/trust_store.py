@@ -2,7 +2,7 @@
 
 Rules:
 
-* Memory is what the hub asks. A change that a caller awaits is in the records before it is in memory: if it raises
+* The hub reads from memory. A change that a caller awaits is in the records before it is in memory: if it raises
   `WriteFailed`, memory is as before. Two exceptions count at once, in memory, and are written soon: a denial, and the
   certificates that a hello changes (`put_certificates`).
 * The certificates of one node are one record.

@@ -7,8 +7,8 @@ Rules:
 * The source is ready when every kind was listed once.
 * An object that cannot be used keeps its last good state, and is reported as a problem.
 * An item without a name ends its list or watch: nobody could tell which object is missing.
-* An object whose trimmed state is equal has not changed: pods and nodes change their status all the time. What the hub
-  alone needs of a Node's status is no part of it (`node_state`).
+* An object whose trimmed state is equal has not changed: pods and nodes change their status all the time. The
+  part of a Node's status that only the hub needs does not count (`node_state`).
 """
 
 import asyncio

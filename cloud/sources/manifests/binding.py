@@ -61,7 +61,7 @@ class Bound:
 
 
 def bind(entries: Mapping[Ref, Entry], told: Told, last: Bound) -> Bound:
-    """Complete the objects of manifests. What the last result has stays bound, and is encoded again if it changes."""
+    """Complete the objects of manifests. Pairs of the last result stay bound; unchanged objects are not encoded anew."""
     binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told, last.pairs)
     items = {ref: entry.item for ref, entry in entries.items()}
     for ref, body in binding.made():

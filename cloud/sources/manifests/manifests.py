@@ -4,8 +4,8 @@ Rules:
 
 * A thread reads files and binds objects. The result replaces the objects on the loop, all at once.
 * A bug in a scan ends this scan and not the hub, which also carries calls.
-* The source is ready when all files were good at one time. Before that no node gets anything, and each keeps what it
-  has: a file that is broken may have objects that a node still uses.
+* The source is ready when all files were good at one time. Before that no node gets anything, and each keeps its
+  objects: a file that is broken may have some that a node still uses.
 """
 
 import asyncio

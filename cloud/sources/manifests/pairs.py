@@ -1,4 +1,4 @@
-"""The pairs of claims and volumes that are bound, in `bindings.json`: what was bound once stays bound.
+"""The pairs of claims and volumes that are bound, in `bindings.json`: a pair stays bound.
 
 Without them, a volume that is written later and fits better would take the place of one that a pod uses.
 """
