@@ -60,7 +60,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
         if settings.kubeconfig is not None:
             directory = StateDirectory(settings.state_dir)
             opened.callback(directory.close)
-            directory.refuse(("state.db",), "a hub without --kubeconfig")
+            directory.refuse_records()
             lease = _lease(settings, directory)
         metrics = Metrics()
         standby = Standby(settings, tls, metrics, lease)

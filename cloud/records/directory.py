@@ -13,18 +13,12 @@ from common.store.state_file import make_state_directory
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PLACE_CHARS: Final = 16
 
-_EARLIER: Final = ("placement.db", "hub.db", "trust.db")  # of hubs before `state.db`
-
 
 class StateDirectory:
     """A locked state directory."""
 
     def __init__(self, path: Path) -> None:
-        """Make and lock it.
-
-        Raises SettingsError if it cannot be used, another hub uses it, or an earlier version has left its records
-        there.
-        """
+        """Make and lock it. Raises SettingsError if it cannot be used, or another hub uses it."""
         self.path = path
         try:
             make_state_directory(path)
@@ -33,16 +27,14 @@ class StateDirectory:
             raise SettingsError("--state-dir", str(path), "another hub is using it") from None
         except OSError as error:
             raise SettingsError("--state-dir", str(path), f"cannot be written: {error}") from error
-        if not (path / "state.db").exists():
-            self.refuse(_EARLIER, "an earlier version")
 
-    def refuse(self, names: tuple[str, ...], whose: str) -> None:
-        """Raise SettingsError if there are records of these names, which would be forgotten."""
-        if left := [name for name in names if (self.path / name).exists()]:
+    def refuse_records(self) -> None:
+        """Raise SettingsError if a hub without --kubeconfig has left its records, which would be forgotten."""
+        if (self.path / "state.db").exists():
             self.close()
             why = (
-                f"has records of {whose} ({', '.join(left)}), which this hub does not read: go on as before, or delete "
-                f"all volumes first and then move these files away"
+                "has records of a hub without --kubeconfig (state.db), which this hub does not read: go on as before, "
+                "or delete all volumes first and then move this file away"
             )
             raise SettingsError("--state-dir", str(self.path), why)
 

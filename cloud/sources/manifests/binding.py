@@ -61,7 +61,7 @@ class Bound:
 
 
 def bind(entries: Mapping[Ref, Entry], told: Told, last: Bound) -> Bound:
-    """Complete the objects of manifests. Pairs of the last result stay bound; unchanged objects are not encoded anew."""
+    """Complete the objects of manifests. Pairs of the last result stay bound. It encodes changed objects only."""
     binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told, last.pairs)
     items = {ref: entry.item for ref, entry in entries.items()}
     for ref, body in binding.made():

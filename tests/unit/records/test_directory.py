@@ -34,12 +34,9 @@ def test_a_directory_has_the_same_place_after_a_restart_and_its_copy_has_another
     again.close()
 
 
-def test_records_that_this_hub_does_not_read_stop_it(tmp_path: Path) -> None:
-    (tmp_path / "placement.db").touch()
-    with pytest.raises(SettingsError, match=r"records of an earlier version \(placement.db\)"):
-        StateDirectory(tmp_path)
-    (tmp_path / "placement.db").rename(tmp_path / "state.db")
+def test_records_that_a_hub_of_a_cluster_does_not_read_stop_it(tmp_path: Path) -> None:
+    (tmp_path / "state.db").touch()
     directory = StateDirectory(tmp_path)
     with pytest.raises(SettingsError, match=r"records of a hub without --kubeconfig \(state.db\)"):
-        directory.refuse(("state.db",), "a hub without --kubeconfig")
+        directory.refuse_records()
     StateDirectory(tmp_path).close()
