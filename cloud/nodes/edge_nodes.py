@@ -25,12 +25,13 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from cloud.claims.election import Seat
+from cloud.nodes.known_node import MOST_REFUSED, KnownNode
 from cloud.nodes.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
 from cloud.nodes.question import Question, ask
 from cloud.nodes.report_judge import Refused, judge, note, told_topology, topology_of
@@ -42,9 +43,7 @@ from common.csi.reports import (
     MAX_DRIVER_BYTES,
     MAX_REPORT_BYTES,
     DriverReport,
-    is_node_only,
     report_to_json,
-    vendor_version,
 )
 from common.errors import (
     CallError,
@@ -76,42 +75,14 @@ log = logging.getLogger("csi_bridge.hub.nodes")
 # keepalive (20 s) to give a link up.
 _SOON_S = 10.0
 
-# After this time without a refusal, a conflict counts as settled: a refused agent dials again within 30 s.
-_CONFLICT_S = 3 * LONGEST_REDIAL_S
-
-# After this time since its hello, an agent has asked all its drivers. Before, its report may lack some.
-_ASKED_S = 30.0
-LONGEST_LEASE_S = 86_400  # the longest `--controller-lease`
 DRIFT: Final = 1.01  # by this factor an agent's clock may be slower than the hub's; quartz is better than 0.1 %
-
-# Refused drivers that are remembered of a node, apart from drivers that counted before, and drivers with too long
-# answers that are shown. A hostile node can invent thousands.
-_MOST_REFUSED = 20
 
 # Links in a row that may be replaced soon (`_SOON_S`). One machine's network may do that once or twice; two machines
 # never stop.
 _MOST_SOON = 4
 
 
-@dataclass(slots=True)
-class _Node:
-    stored: StoredNode
-    left: tuple[float, float]  # when its last link ended, or the hub began: monotonic, and since the epoch
-    # drivers in `stored` whose first report is not written yet, so that it does not count
-    unwritten: set[str] = field(default_factory=set)
-    write: asyncio.Future[None] | None = None  # of such reports, the newest
-    trouble: str = ""  # why the last one failed
-    has_shut_down: bool = False  # said so itself; a drain without calls ends at once, so nobody may have seen it
-    visit: Visit | None = None  # the link that takes new calls; None while it is away
-    earlier: Visit | None = None  # the link beside which that one came, until it ends
-    rights: tuple[str, ...] = ()  # the drivers that the certificate of the last link names; none: every driver
-    refused: Mapping[str, Refused] = field(default_factory=dict)
-    conflict: str = ""  # about another machine of this name, which the hub refused at `refused_at`
-    refused_at: float = 0.0  # monotonic
-    replaced_soon: int = 0  # links in a row (`_SOON_S`)
-
-
-_UNKNOWN: Final = _Node(StoredNode(""), (0.0, 0.0))
+_UNKNOWN: Final = KnownNode(StoredNode(""), (0.0, 0.0))
 
 
 class Nodes:
@@ -123,12 +94,12 @@ class Nodes:
         self.max_nodes = max_nodes  # of which a known one is never refused
         self._records, self._metrics, self.segments = records, metrics, segments
         self._subscribers: list[Callable[[str, str], None]] = []
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, KnownNode] = {}
         self._by_driver: dict[str, set[str]] = {}
         self._began = _now()
         started = time.time()
         for stored in records.take(Kind.NODE, read_node):
-            node = self._nodes[stored.name] = _Node(stored, _now())
+            node = self._nodes[stored.name] = KnownNode(stored, _now())
             if stored.connected:  # the hub was killed, or another one led
                 self._put(node, write=False, connected=False, since=started)
             for report in stored.reports:
@@ -159,7 +130,7 @@ class Nodes:
                     f"the hub knows {len(self._nodes)} nodes, which is its limit (--max-nodes), and {hello.name} is a "
                     f"new one; raise it, or run csi-bridge forget NODE for nodes that will not come back",
                 )
-            node = self._nodes[hello.name] = _Node(StoredNode(hello.name), _now())
+            node = self._nodes[hello.name] = KnownNode(StoredNode(hello.name), _now())
         if (live := node.visit or node.earlier) is not None:
             self._check_machine(node, live, hello, link)
         old = node.visit
@@ -233,7 +204,7 @@ class Nodes:
         visit = self._of(name).visit
         return visit.problems if visit is not None else None
 
-    def _judge_again(self, nodes: Iterable[_Node]) -> None:
+    def _judge_again(self, nodes: Iterable[KnownNode]) -> None:
         for node in nodes:
             try:
                 self._take(node, node.visit.told if node.visit is not None else {})
@@ -241,7 +212,7 @@ class Nodes:
                 if self.not_taken(node.stored.name, str(error)):
                     log.warning("not all reports of edge node %s can be taken: %s", node.stored.name, error)
 
-    def _take(self, node: _Node, told: Mapping[str, DriverReport]) -> asyncio.Future[None] | None:
+    def _take(self, node: KnownNode, told: Mapping[str, DriverReport]) -> asyncio.Future[None] | None:
         """Judge a node's new reports, and its earlier ones of other drivers. Returns the write of first reports."""
         name, old = node.stored.name, {report.driver: report for report in node.stored.reports}
         # A restarted agent has not asked its drivers yet, and no call goes to another node because this one's is away.
@@ -277,14 +248,14 @@ class Nodes:
         node = self._nodes.get(name)
         return record_of(node.stored) if node is not None else record_of(StoredNode(name))._replace(body=None)
 
-    def _write(self, node: _Node) -> asyncio.Future[None]:
+    def _write(self, node: KnownNode) -> asyncio.Future[None]:
         # First the segments: without its report, a segment is only kept from other nodes.
         changes = self.segments.record(node.stored.name), record_of(node.stored)
         node.write = self._records.write(change for change in changes if change.body is not None)
         node.write.add_done_callback(partial(self._written, node))
         return node.write
 
-    def _written(self, node: _Node, write: asyncio.Future[None]) -> None:
+    def _written(self, node: KnownNode, write: asyncio.Future[None]) -> None:
         error = write.exception()
         if node.write is not write or self._nodes.get(node.stored.name) is not node:  # a newer one decides
             return
@@ -296,16 +267,16 @@ class Nodes:
         for driver in sorted(written):
             self._count(node, driver)
 
-    def _write_again(self, node: _Node, failed: asyncio.Future[None]) -> None:
+    def _write_again(self, node: KnownNode, failed: asyncio.Future[None]) -> None:
         if node.write is failed and node.unwritten and self._nodes.get(node.stored.name) is node:
             self._write(node)
 
-    def _count(self, node: _Node, driver: str) -> None:
+    def _count(self, node: KnownNode, driver: str) -> None:
         if driver not in node.unwritten:
             self._by_driver.setdefault(driver, set()).add(node.stored.name)
             self._changed(driver, node.stored.name)
 
-    def _put(self, node: _Node, *, write: bool = True, **changed: Any) -> None:
+    def _put(self, node: KnownNode, *, write: bool = True, **changed: Any) -> None:
         node.stored = replace(node.stored, **changed)
         if write:
             self._records.put(record_of(node.stored))
@@ -328,7 +299,7 @@ class Nodes:
             raise order_refused(what, "the hub knows no such node")
         self._judge_again([each for each in self._nodes.values() if each.refused])
 
-    def _forget(self, node: _Node, driver: str, what: str) -> None:
+    def _forget(self, node: KnownNode, driver: str, what: str) -> None:
         name = node.stored.name
         known = {report.driver: report for report in node.stored.reports}
         if not driver and (node.visit is not None or node.earlier is not None):
@@ -354,7 +325,7 @@ class Nodes:
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
-    def _of(self, name: str) -> _Node:
+    def _of(self, name: str) -> KnownNode:
         # To read: one that the hub does not know has no link and no reports.
         return self._nodes.get(name, _UNKNOWN)
 
@@ -371,12 +342,12 @@ class Nodes:
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         """None if there is none that counts."""
-        return next((report for report in _counted(self._of(name)) if report.driver == driver), None)
+        return next((report for report in self._of(name).counted() if report.driver == driver), None)
 
     def reported(self, name: str) -> Mapping[str, Mapping[str, str]]:
         """The drivers of a node whose reports count, with the topology that Kubernetes is told."""
         node = self._of(name)
-        return {it.driver: told_topology(it) for it in _counted(node) if it.driver not in node.refused}
+        return {it.driver: told_topology(it) for it in node.counted() if it.driver not in node.refused}
 
     def rights(self, name: str) -> tuple[str, ...]:
         """The drivers that the certificate of a node's last link names; none: every driver."""
@@ -409,22 +380,12 @@ class Nodes:
     def seat(self, name: str, driver: str) -> Seat:
         """A node as a candidate to serve a driver that every node could serve."""
         node = self._nodes.get(name)
-        if node is None:
-            return Seat("is not known any more")
-        visit = node.visit
-        if visit is None:
-            return Seat("has shut down") if node.has_shut_down else Seat("is away", node.left[0])
-        if why := _unfit(node, visit, driver):
-            return Seat(why)
-        if driver not in visit.told:
-            return Seat("has not reported the driver since it connected", visit.began)
-        heard = visit.link.silent_since(time.monotonic())
-        return Seat("is silent", heard) if heard is not None else Seat()
+        return node.seat(driver) if node is not None else Seat("is not known any more")
 
     def lease_s(self, name: str) -> int:
         """0 if the node is away or announces none."""
         visit = self._of(name).visit
-        return _lease_s(visit) if visit is not None else 0
+        return visit.lease_s if visit is not None else 0
 
     def machine(self, name: str) -> str:
         """The instance that was connected last; empty if the node is not known."""
@@ -453,30 +414,8 @@ class Nodes:
     def describe(self) -> Iterator[NodeStatus]:
         """Every node, in its state at the moment of its turn. Their calls are left out."""
         for name in sorted(self._nodes):
-            node = self._nodes.get(name)
-            if node is None:  # forgotten since the first one was asked for
-                continue
-            link = node.visit.link if node.visit is not None else None
-            reports = _counted(node)
-            drivers = [report.driver for report in reports]
-            yield NodeStatus(
-                node=name,
-                connected=link is not None,
-                since=time_of(node.stored.since),
-                address=link.peer_identity.address if link is not None else "",
-                instance=node.stored.instance,
-                boot=node.stored.boot,
-                software=link.peer.software[:SHOWN_CHARS] if link is not None else "",
-                drivers=drivers,
-                rights=list(node.rights),
-                refused={driver: refused.why for driver, refused in node.refused.items()},
-                problems=_problems(node),
-                unreported=_unreported(drivers, node.visit),
-                versions={report.driver: vendor_version(report) for report in reports},
-                node_only=[it.driver for it in reports if is_node_only(it.answers.get(GET_PLUGIN_CAPABILITIES))],
-                streams=link.open_streams if link is not None else 0,
-                conflict=node.conflict if time.monotonic() - node.refused_at < _CONFLICT_S else "",
-            )
+            if (node := self._nodes.get(name)) is not None:  # else forgotten since the first one was asked for
+                yield node.status()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -510,7 +449,7 @@ class Nodes:
             raise Overloaded(f"driver {driver} on edge node {name}", own, "--max-calls")
         return visit
 
-    def _check_machine(self, node: _Node, live: Visit, hello: Hello, link: Link) -> None:
+    def _check_machine(self, node: KnownNode, live: Visit, hello: Hello, link: Link) -> None:
         stored, name = node.stored, hello.name
         here, there = live.link.peer_identity, link.peer_identity
         why, more = f"another machine is connected as {name}; give each --node a name of its own", ""
@@ -534,13 +473,13 @@ class Nodes:
         node.refused_at = time.monotonic()
         raise HandshakeRefused(Reason.CONFLICT, why, shown=node.conflict)
 
-    def _replace(self, node: _Node, old: Visit, hello: Hello) -> None:
+    def _replace(self, node: KnownNode, old: Visit, hello: Hello) -> None:
         soon = hello.boot == node.stored.boot and time.monotonic() - old.began < _SOON_S
         node.replaced_soon = node.replaced_soon + 1 if soon else 0
         self._end(node, old)  # first, so that its end is not taken for the node's
         old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
 
-    def _take_beside(self, node: _Node, live: Visit, link: Link) -> None:
+    def _take_beside(self, node: KnownNode, live: Visit, link: Link) -> None:
         # Its new link takes the new calls. The hub drains the live one: only the hub knows its last call there.
         name, earliest = node.stored.name, node.earlier
         node.earlier = live
@@ -553,13 +492,13 @@ class Nodes:
             earliest.link.goodbye(Reason.REPLACED, f"{name} has connected again")
         live.link.drain(f"{name} goes on over its next link")
 
-    def _take_rights(self, node: _Node, link: Link) -> None:
+    def _take_rights(self, node: KnownNode, link: Link) -> None:
         rights = rights_in(link.peer_identity.uris)
         if rights != node.rights:
             node.rights = rights
             self._judge_again([node])
 
-    def _end(self, node: _Node, visit: Visit) -> None:
+    def _end(self, node: KnownNode, visit: Visit) -> None:
         visit.ended = visit.ended or time.time()
         node.visit, node.left, node.has_shut_down = None, _now(), visit.link.draining
         self._metrics.connected_nodes -= 1
@@ -576,67 +515,15 @@ def _now() -> tuple[float, float]:
     return time.monotonic(), time.time()
 
 
-def _lease_s(visit: Visit) -> int:
-    # A longer one than any agent's counts as none.
-    lease_s = visit.link.peer.controller_lease_s
-    return lease_s if 0 < lease_s <= LONGEST_LEASE_S else 0
-
-
-def _unfit(node: _Node, visit: Visit, driver: str) -> str:
-    """Why a connected node cannot be elected, and not only for a moment; else empty."""
-    if visit.link.draining:
-        return "drains"
-    if not _lease_s(visit):
-        return "announces no usable --controller-lease"
-    if driver in node.refused:
-        return f"is refused: {node.refused[driver].why}"
-    if driver in visit.gone:
-        return "reports the driver no more"
-    told = visit.told.get(driver)
-    return f"has lost the driver: {told.away[:SHOWN_CHARS]}" if told is not None and told.away else ""
-
-
 def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
     # With the same certificate it may be a copy of the agent, which must not take calls unseen.
     return hello.beside and link.peer_identity.serial != live.link.peer_identity.serial
 
 
-def _counted(node: _Node) -> list[DriverReport]:
-    return [report for report in node.stored.reports if report.driver not in node.unwritten]
-
-
 def _shortened(refused: Mapping[str, Refused], counted: Collection[str]) -> dict[str, Refused]:
-    others = islice((driver for driver in refused if driver not in counted), _MOST_REFUSED)
+    others = islice((driver for driver in refused if driver not in counted), MOST_REFUSED)
     kept = {*others, *counted}
     return {driver: found for driver, found in refused.items() if driver in kept}
-
-
-def _unreported(drivers: Iterable[str], visit: Visit | None) -> list[str]:
-    if visit is None or time.monotonic() - visit.began < _ASKED_S:
-        return []
-    return sorted(driver for driver in drivers if driver not in visit.told)
-
-
-def _problems(node: _Node) -> list[str]:
-    name, visit = node.stored.name, node.visit
-    if visit is None:
-        return []
-    untaken = [f"the newest report of edge node {name} does not count: {visit.untaken}"] if visit.untaken else []
-    bare = (driver for driver, report in visit.told.items() if not report.answers)
-    said = (f"edge node {name} says: {problem}" for problem in visit.problems)
-    if node.trouble and node.unwritten:
-        drivers = ", ".join(islice(sorted(node.unwritten), _MOST_REFUSED))
-        untaken.append(
-            f"the hub cannot store that edge node {name} has {drivers}, so the node gets no calls of it until the hub "
-            f"can: {node.trouble}"
-        )
-    long = (
-        f"driver {driver} on edge node {name} describes itself in more than {MAX_DRIVER_BYTES} bytes, so the hub gets "
-        f"its name alone, without topology and capabilities, and the CSINode may lack it; make the driver's answers "
-        f"shorter, above all the manifest in GetPluginInfo, and restart it"
-        for driver in islice(bare, _MOST_REFUSED)
-    )
-    return [*untaken, *long, *said]
 
 
 def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:

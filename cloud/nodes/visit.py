@@ -10,6 +10,8 @@ from common.csi.reports import DriverReport
 from common.errors import CallError, CallTimeout, LinkLost, Overloaded, TunnelClosed, node_offline, shutting_down
 from common.session.link import Link
 
+_LONGEST_LEASE_S = 86_400  # the longest `--controller-lease`
+
 
 @dataclass(slots=True)
 class Visit:
@@ -25,6 +27,12 @@ class Visit:
     calls: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     untaken: str = ""  # why the newest reports do not count
     problems: Sequence[str] = ()  # what must be solved on the node, as its agent says
+
+    @property
+    def lease_s(self) -> int:
+        """The controller lease of the agent; 0: it announces none. A longer one than any agent's counts as none."""
+        lease_s = self.link.peer.controller_lease_s
+        return lease_s if 0 < lease_s <= _LONGEST_LEASE_S else 0
 
     def not_sent(self, error: Overloaded | TunnelClosed) -> CallError:
         if isinstance(error, Overloaded):

@@ -239,7 +239,7 @@ async def test_a_conflict_is_over_when_the_other_machine_comes_no_more_though_th
     await world.connected()
     await world.refused(hello(instance="i-2"))
     assert world.described().conflict
-    monkeypatch.setattr("cloud.nodes.edge_nodes._CONFLICT_S", 0.0)
+    monkeypatch.setattr("cloud.nodes.known_node._CONFLICT_S", 0.0)
     assert world.described().conflict == ""
 
 
@@ -500,7 +500,7 @@ async def test_a_driver_that_a_connected_agent_does_not_report_is_named_once_the
     await world.nodes.report("n1", [report(), report("e.example")])
     await world.nodes.report("n1", [report()])
     assert world.described().unreported == []
-    monkeypatch.setattr("cloud.nodes.edge_nodes._ASKED_S", 0.0)
+    monkeypatch.setattr("cloud.nodes.known_node._ASKED_S", 0.0)
     assert world.described().unreported == ["e.example"]
     world.nodes.disconnect("n1", link)
     assert world.described().unreported == []
