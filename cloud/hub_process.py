@@ -166,7 +166,7 @@ async def _drain(served: Sequence[Serving], limit_s: float, *others: Coroutine[o
 
 
 def _warn_of_few_descriptors(settings: HubSettings) -> None:
-    """Warn if connections can take the last descriptors, which the hub needs for its own files."""
+    # Connections could take the last descriptors, which the hub needs for its own files.
     of_sidecars = MAX_CONNECTIONS * len(settings.serve)
     needed = settings.max_connections + settings.max_handshakes + of_sidecars + _OWN_DESCRIPTORS
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -180,7 +180,6 @@ def _warn_of_few_descriptors(settings: HubSettings) -> None:
 
 
 async def _watch(parts: HubParts) -> None:
-    """End the links of certificates that do not count any more, and notice fenced nodes that are back."""
     while True:
         await asyncio.sleep(_WATCH_S)
         await parts.fences.look()

@@ -89,7 +89,7 @@ class HubSettings(ProcessSettings):
         )
 
     def _check_election(self) -> None:
-        """As client-go does."""
+        # As client-go does.
         deadline_s = self.leader_election_renew_deadline_s
         if self.leader_election_lease_duration_s <= deadline_s:
             why = "must be longer than --leader-election-renew-deadline"

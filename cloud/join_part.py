@@ -132,7 +132,6 @@ class JoinPart:
         )  # fmt: skip
 
     def _addresses(self, given: tuple[Endpoint, ...], listen: HostPort | None) -> tuple[str, ...]:
-        """The addresses at which agents reach a listener: those of a flag, else the names in the hub's certificate."""
         if given or listen is None:
             return tuple(map(str, given))
         names = self._signer.hub_names()

@@ -155,7 +155,7 @@ class Hub(LinkHandler):
             self._credentials.check(role, link.peer.name, link.peer_identity, is_node=role is Role.EDGE)
 
     def _check_placement(self, wanted: Hello) -> None:
-        """`local` and `shared` say opposite things of the driver's storage, and the hub keeps different records."""
+        # `local` and `shared` say opposite things of the driver's storage, and the hub keeps different records.
         if wanted.placement not in ("", *Mode):
             shown = wanted.placement[:_SHOWN_CHARS]
             why = f"this hub knows the placements {', '.join(Mode)}, not {shown!r}; a newer hub may know it"
@@ -175,7 +175,6 @@ class Hub(LinkHandler):
             self._answering = link.loop.create_task(self._answer_pings(), name="pings of leases")
 
     async def _answer_pings(self) -> None:
-        """Answer the pings that have come, once it is sure that no other hub leads."""
         try:
             while self._pings:
                 asked, self._pings = self._pings, {}

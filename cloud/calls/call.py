@@ -170,7 +170,6 @@ class Call(Account, Receiver):
             self._fail(error)
 
     def _claim(self, visit: Visit) -> None:
-        """Begin an attempt at the name, and send it when the records show it, if they have to."""
         ask, send, claims = self._ask, self._send, self._calls.placement.claims
         lease_s, machine, over = send.terms
         attempt = claims.begin(ask.driver, ask.name, send.node, lease_s=lease_s, machine=machine, over=over)

@@ -101,7 +101,6 @@ class ReportStreams:
 
 
 async def _read_reports(message: bytes) -> list[DriverReport]:
-    """Read an agent's message. A caller that asks for the next one afterwards keeps them in order."""
     if len(message) > MAX_REPORT_BYTES:
         raise ValueError(
             f"{len(message)} bytes, and {MAX_REPORT_BYTES} is the limit; the node's earlier report stays; run fewer "

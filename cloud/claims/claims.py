@@ -349,7 +349,6 @@ class Claims:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _as_it_is(self, key: Key) -> Change:
-        """A record of a claim or a mark as memory has it."""
         driver, name = key
         if name.startswith(_NODE):
             node = name.removeprefix(_NODE)
@@ -409,7 +408,6 @@ class Claims:
 
 
 def _read(key: Key, body: Body) -> tuple[Key, Body, Claim | tuple[str, Mark]]:
-    """A record of a claim, or of a node's mark."""
     _, name = key
     return key, body, (text_in(body["node"]), Mark(body["state"])) if name.startswith(_NODE) else read_claim(name, body)
 

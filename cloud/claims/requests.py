@@ -75,7 +75,7 @@ class _Fields(NamedTuple):
 
 @functools.cache
 def _fields(method: str) -> _Fields:
-    """Those of a method that has a rule: callers can invent any number of others."""
+    # Only of a method with a rule: callers can invent any number of others.
     rule = RULES[method]
     kind = METHODS[method].request
     about, parts, ends = (
@@ -227,7 +227,7 @@ def _needs(message: Message, rule: Rule) -> Iterator[str]:
 
 
 def _is_set(message: Message, field: str) -> bool:
-    """Whether a field is there; a path leads through messages that need not be."""
+    # A path leads through messages that need not be there.
     first, _, rest = field.partition(".")
     value: Any = next((value for known, value in message.ListFields() if known.name == first), None)
     return _is_set(value, rest) if rest and value is not None else value is not None

@@ -40,8 +40,6 @@ _RETURNED: Final = "returned"  # The mark of a fence whose node is back. No abse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fence:
-    """An operator's fence of one node."""
-
     node: str
     mark: str  # of the absence that it is for, or `_RETURNED`
     at: float  # seconds since the epoch

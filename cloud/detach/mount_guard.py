@@ -191,7 +191,7 @@ class MountGuard:
         return sorted(node for node in found if self._absences.knows(node))
 
     def _may_have(self, node: str, driver: str, node_id: str, at_attach: str) -> bool:
-        """Whether an attached node may be the one with an id. One without any known id may."""
+        # A node without any known id may be the one.
         known = {at_attach, *self._ids(node, driver)} - {""}
         return node_id in known or not known
 
@@ -200,7 +200,6 @@ class MountGuard:
         return (node for node in nodes if node_id in self._ids(node, driver))
 
     def _ids(self, node: str, driver: str) -> tuple[str, str]:
-        """The ids that a driver gave a node, by its Node and by its agent's report; empty where they do not tell."""
         report = self._nodes.find_report(driver, node)
         answer = report.answers.get(NODE_GET_INFO) if report is not None else None
         try:

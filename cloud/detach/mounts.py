@@ -177,6 +177,5 @@ def no_mounts() -> Mounts:
 
 
 def _volume(attachment: Mapping[str, Any]) -> Key | None:
-    """The driver of an attachment and the name of its PersistentVolume; None for an inline volume."""
     name = volumeattachments.volume_of(attachment)
     return (str(attachment["spec"]["attacher"]), name) if name else None

@@ -45,7 +45,6 @@ class PolicyProblems:
             )
 
     def _keepers(self, driver: str, handle: str) -> Iterator[str]:
-        """The nodes that have a volume, and do not fence it."""
         name = name_in_use(driver, handle)
         for node in {*self._facts.users(name), *self._mounts.attached(driver, handle)}:
             told = self._mounts.told_fence(node)

@@ -133,7 +133,7 @@ def _trimmed_container(container: Body) -> dict[str, Any]:
 
 
 def _trimmed_status(status: Body | None) -> dict[str, Any]:
-    """The phase and the ended containers: a pod that is being deleted is over when all have ended."""
+    # The ended containers, because a pod that is being deleted is over when all have ended.
     kept = pick(status, "phase")
     for name in _STATUS_LISTS:
         ended = [

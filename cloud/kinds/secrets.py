@@ -19,7 +19,7 @@ def _check(fields: Fields) -> None:
 
 
 def _trim(body: Body) -> dict[str, Any]:
-    """The body with `stringData` merged into `data`, as in the API server: `stringData` wins."""
+    # As in the API server: `stringData` wins.
     data = {key: "".join(text.split()) for key, text in (body.get("data") or {}).items()}
     for key, text in (body.get("stringData") or {}).items():
         data[key] = base64.b64encode(text.encode()).decode()

@@ -199,7 +199,6 @@ class HubLease:
         self._record = read_lease(found) if found is not None else LeaseRecord()
 
     async def _write(self, api: Kube, change: Body) -> None:
-        """Write a change of the Lease as it was read last, or make it if it was missing."""
         if self._record.version:
             metadata = {"resourceVersion": self._record.version}
             written = await api.patch(_LEASES, NAME, {**change, "metadata": metadata}, self.namespace)

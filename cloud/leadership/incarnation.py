@@ -191,7 +191,6 @@ def _read(_key: Key, body: Body) -> _State:
 
 
 def _find_earlier(cluster: Source, claims: Claims) -> str:
-    """A sentence about a PersistentVolume that an earlier hub of this cluster has made; empty if there is none."""
     # A provisioner has made such a volume, and its nodeAffinity has the bridge's own segment. So a first install beside
     # static volumes, or in KubeEdge's place, finds none. A volume that this hub has made is none: until a cluster can
     # be read, an hour may go by.

@@ -172,7 +172,6 @@ def _is_service(capability: Any, kind: int) -> bool:
 
 
 def _name(method: str, capability: Any) -> str:  # one of four message classes
-    """The name of a capability; its number if the CSI specification of this program has no name for it."""
     part = capability.WhichOneof("type")
     if part is None:
         return "an unknown capability"

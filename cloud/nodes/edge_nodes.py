@@ -39,8 +39,6 @@ from cloud.nodes.unique_segments import UniqueSegments
 from cloud.nodes.visit import Visit
 from cloud.records.records import Change, Kind, Records, stored_bytes
 from common.csi.reports import (
-    GET_PLUGIN_CAPABILITIES,
-    MAX_DRIVER_BYTES,
     MAX_REPORT_BYTES,
     DriverReport,
     report_to_json,
@@ -62,7 +60,6 @@ from common.net.peer import Peer
 from common.observe.logs import of_peer
 from common.observe.metrics import Metrics
 from common.pages.hub import NodeStatus
-from common.pages.json_form import time_of
 from common.parsers import LONGEST_NAME_CHARS
 from common.session.limits import has_room
 from common.session.link import Link

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from cloud.claims.election import (Seat)
-from cloud.nodes.node_records import (SHOWN_CHARS, StoredNode)
-from cloud.nodes.report_judge import (Refused)
-from cloud.nodes.visit import (Visit)
+from cloud.claims.election import Seat
+from cloud.nodes.node_records import SHOWN_CHARS, StoredNode
+from cloud.nodes.report_judge import Refused
+from cloud.nodes.visit import Visit
+from common.csi.reports import GET_PLUGIN_CAPABILITIES, MAX_DRIVER_BYTES, DriverReport, is_node_only, vendor_version
+from common.links.uplink import LONGEST_REDIAL_S
 from common.pages.hub import NodeStatus
 from common.pages.json_form import time_of
-from common.csi.reports import (GET_PLUGIN_CAPABILITIES, MAX_DRIVER_BYTES, DriverReport, is_node_only, vendor_version)
-from common.links.uplink import (LONGEST_REDIAL_S)
 
 # After this time without a refusal, a conflict counts as settled: a refused agent dials again within 30 s.
 _CONFLICT_S = 3 * LONGEST_REDIAL_S

@@ -139,7 +139,6 @@ class UniqueSegments:
         return left != before
 
     def _settle(self, segment: Segment, nodes: dict[str, set[str]]) -> None:
-        """Give a segment to one of the nodes that report it, or note that it is disputed."""
         right = segment[1] if segment[1] in nodes else next(iter(nodes), "") if len(nodes) <= 1 else ""
         if not right:
             if nodes:

@@ -200,7 +200,6 @@ class _Steps:
             self._tell("PersistentVolume", volume, "Kubernetes ends it", is_gone=gone)
 
     async def _bound(self, kind: str, ref: Part) -> Part | None:
-        """The claim or snapshot that a reference names, if it has the reference's UID; None: there is none."""
         if not (ref.get("name") and ref.get("uid")):
             return None
         found = await find(self._api, RESOURCES[kind], str(ref["name"]), str(ref.get("namespace", "")))
@@ -232,7 +231,7 @@ class _Steps:
         return await _passed(patch_found(self._api, resource, found, change)) and not rest
 
     async def _announce(self, kind: str, body: Part) -> None:
-        """Write the Event of an object, once. An object whose namespace ends gets none."""
+        # An object whose namespace ends can get none.
         if self._is_dry or (body["metadata"].get("deletionTimestamp") and kind != "Pod"):
             return
         made = event(

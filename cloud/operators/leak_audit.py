@@ -158,7 +158,6 @@ class LeakAudit:
         return ""
 
     def _told(self) -> tuple[list[Told], list[str]]:
-        """The mounts that agents tell of, and notes about those that are not known."""
         told, notes, silent = list[Told](), list[str](), list[str]()
         facts = self._part.facts
         for node, fact in facts.node_facts() if facts is not None else ():

@@ -49,7 +49,6 @@ def own_contents(
 
 
 def _is_tied(volume: Body, node: str, owner: Callable[[str, str], str]) -> bool:
-    """Whether each term of its nodeAffinity requires a segment of this node alone."""
     terms = part(volume, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or ()
     return bool(terms) and all(
         any(values and all(owner(key, value) == node for value in values) for key, values in choices(term))

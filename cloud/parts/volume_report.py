@@ -41,8 +41,6 @@ _NODE = "Node"
 
 @dataclass(slots=True)
 class _Use:
-    """The use of one volume on one node."""
-
     pods: list[str] = field(default_factory=list)
     mounted: bool = False
     unknown: bool = False
@@ -107,7 +105,6 @@ def _state(use: _Use) -> str:
 
 
 def _uses(source: Source, facts: FactTable) -> Mapping[str, Mapping[str, _Use]]:
-    """The uses of each PersistentVolume, by its name and by node."""
     found: defaultdict[str, defaultdict[str, _Use]] = defaultdict(lambda: defaultdict(_Use))
     volumes: dict[tuple[str, str], list[str]] = {}  # by claim
     for ref in source.refs(_VOLUME):

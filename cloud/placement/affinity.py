@@ -89,14 +89,13 @@ class Affinity:
         return {**{key: labels[key] for key in keys if key in labels}, **member.labels}
 
     def _required(self, handle: str, driver: str) -> Iterator[_Terms]:
-        """The NodeSelectorTerms of each PersistentVolume; none for one that may be used anywhere."""
         for ref in self._volumes.of((driver, handle)):
             required = part(self._source.body(ref) or {}, "spec", "nodeAffinity", "required")
             yield required.get("nodeSelectorTerms") or ()
 
 
 def _candidates(bound: Iterable[_Terms], fleet: Fleet) -> Iterable[Member]:
-    """The members that may be selected. A label of one node's disk leaves one member to look at."""
+    # A label of one node's disk leaves one member to look at.
     found: dict[str, Member] = {}
     for term in (term for terms in bound for term in terms):
         narrowed = [fleet.with_label(key, values) for key, values in choices(term)]

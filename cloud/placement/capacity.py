@@ -54,7 +54,6 @@ async def largest(nodes: Nodes, call: Question, sends: Sequence[Send]) -> Answer
 
 
 def _room(body: bytes) -> tuple[int, int] | None:
-    """The largest volume that fits, and the capacity; None if the answer does not parse."""
     try:
         told = GetCapacityResponse.FromString(body)
     except DecodeError:

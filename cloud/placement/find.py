@@ -159,7 +159,6 @@ def elsewhere(driver: str, thing: Thing, node: str, now: View) -> str:
 
 
 def _is_ruled_out(driver: str, thing: Thing, node: str, now: View) -> bool:
-    """Whether a PersistentVolume says that a thing is on other nodes of the fleet."""
     fleet, volumes = now.fleet, _volumes_of(thing, now)
     member = fleet.members.get(node)
     if volumes is None or member is None or volumes.allows(thing.id, driver, member, fleet):
@@ -168,7 +167,6 @@ def _is_ruled_out(driver: str, thing: Thing, node: str, now: View) -> bool:
 
 
 def _by_affinity(driver: str, thing: Thing, now: View) -> Fit:
-    """The nodes that PersistentVolumes name, and all that they do not rule out."""
     volumes = _volumes_of(thing, now)
     if volumes is None:
         return Fit([], list(now.fleet.members))

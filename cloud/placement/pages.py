@@ -145,7 +145,6 @@ class Pages:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _of_node(self, call: Question, sends: Sequence[Send], at: PageToken, *, is_new: bool) -> _Page:
-        """The page of the first of these nodes. Asks the others ahead."""
         first = _at_token(call, "")
         ahead = self._asked_ahead(_digest(first), is_new=is_new)
         task = None if at.own else ahead.pop(at.node, None)
@@ -158,7 +157,6 @@ class Pages:
         return (await task if task is not None else None) or await self._first(first, sends[0])
 
     def _asked_ahead(self, digest: bytes, *, is_new: bool) -> dict[str, asyncio.Task[_Page | None]]:
-        """The tasks of a list; none yet of a new one."""
         old = [digest] if is_new and digest in self._ahead else []
         if digest not in self._ahead and len(self._ahead) >= _MOST_AHEAD:
             old.append(next(iter(self._ahead)))

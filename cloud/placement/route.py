@@ -205,7 +205,6 @@ def _shared(ask: Ask, now: View) -> Send | AskAll:
 
 
 def _until(node: str, ask: Ask, claims: Iterable[Claim], election: DriverElection) -> str:
-    """The second way in which an open create goes on, for a message."""
     at = next((election.stops_at(it) for it in claims if it.node == node and it.name == ask.name), math.inf)
     return f", or at {timestamp(at)}, when it has surely stopped" if at < math.inf else ""
 

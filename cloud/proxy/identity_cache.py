@@ -117,7 +117,7 @@ class IdentityCache:
         return plugin_name(report) == self._driver
 
     def _differs(self, report: DriverReport) -> bool:
-        """Whether an answer differs from the published one. A first answer to a method is no difference."""
+        # A first answer to a method is no difference.
         last = self._stored.answers if self._stored is not None else {}
         return any(last[method] != report.answers.get(method) for method in last.keys() & CACHED_METHODS)
 

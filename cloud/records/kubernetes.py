@@ -43,8 +43,6 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """A change that waits."""
-
     number: int  # its place among all changes
     change: Change
     path: Path = ()
@@ -65,8 +63,6 @@ class _Write:
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """The changes of one object that wait."""
-
     place: Place
     stored: Stored  # the copy's
     waiting: list[_Write] = field(default_factory=list)  # the changes, in their order

@@ -196,7 +196,6 @@ class ObjectCopy:
         return it
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait between two tries of the reflector, unless the hub is about to lead."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._hurry.wait()

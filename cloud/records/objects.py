@@ -59,8 +59,6 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """How the records of one kind stand in objects."""
-
     resource: Resource
     path: Path
     parts: tuple[str, ...]

@@ -207,7 +207,6 @@ class Enrolment:
     # ---- parts of an answer ------------------------------------------------------------------------------------------
 
     def _lasts(self, issued: Certificate, least_s: float) -> bool:
-        """Whether a certificate has begun, and lasts for more than this time, so that it can be sent again."""
         now = self._now()
         return issued.issued_at <= now + CLOCKS_S and issued.not_after - now > least_s
 

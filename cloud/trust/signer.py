@@ -273,7 +273,7 @@ def _request_key(request: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def _authority_key(ca: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """The identifier of the CA's key, as the CA's own certificate has it (RFC 5280, section 4.2.1.1)."""
+    # As the CA's own certificate has it (RFC 5280, section 4.2.1.1).
     try:
         found = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
     except x509.ExtensionNotFound:

@@ -115,7 +115,7 @@ def _entry(value: Any, place: str) -> Entry | None:
 
 
 def _title(value: Any) -> str:
-    """The name of an object in errors. Every part of the object may be wrong."""
+    # Every part of the object may be wrong.
     if not isinstance(value, dict):
         return "a document"
     metadata = value.get("metadata")
