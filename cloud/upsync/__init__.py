@@ -3,7 +3,6 @@
 Read in this order:
 
 * `ownership`: marks on the objects that the hub made.
-* `write_queue`: when a fact is written, and again after a failure.
 * `writer`, `node_writer`, `csinode_writer`, `claim_writer`, `event_writer`, `pod_writer`: one writer for each kind of
   object.
 * `in_use`: the confirmed volumes in each Node's `volumesInUse`.

@@ -12,9 +12,9 @@ from typing import Final
 
 from cloud.claims.election import FIRST, Elected
 from cloud.kube.client import Body, Kube
+from cloud.kube.work_queue import WorkQueue
 from cloud.sources.source import Source
 from cloud.upsync.event_writer import event, reference, write_event
-from cloud.upsync.write_queue import WriteQueue
 from common.objects.objects import Ref
 
 ELECTED: Final = "NodeElected"  # the reason of the first election of a driver
@@ -29,7 +29,7 @@ class ElectionEvents:
     def __init__(self, api: Kube, source: Source) -> None:
         self._api, self._source = api, source
         self._waiting: dict[str, Body] = {}
-        self._queue: WriteQueue[str] = WriteQueue(self._write)
+        self._queue: WorkQueue[str] = WorkQueue(self._write)
         self.problems, self.close = self._queue.problems, self._queue.close
 
     def add(self, driver: str, elected: Elected) -> None:

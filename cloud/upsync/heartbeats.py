@@ -22,8 +22,8 @@ from typing import Final
 
 from cloud.kinds.nodes import condition_of, conditions_with
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
+from cloud.kube.work_queue import WorkQueue
 from cloud.upsync.ownership import HUB, LEASES, MADE_BY, is_made
-from cloud.upsync.write_queue import WriteQueue
 from common.errors import timestamp
 from common.links.backoff import Backoff
 
@@ -80,9 +80,7 @@ class Heartbeats:
         self._api, self._now, self._wall, self._pause = api, now, wall, pause
         self._hearts: dict[str, _Heart] = {}
         at_once = _RENEWALS_AT_ONCE + _LOOKS_AT_ONCE
-        self._queue: WriteQueue[str] = WriteQueue(
-            self._beat, at_once=at_once, backoff=_BACKOFF, pause=pause, later=later
-        )
+        self._queue: WorkQueue[str] = WorkQueue(self._beat, at_once=at_once, backoff=_BACKOFF, pause=pause, later=later)
         self.problems, self.close = self._queue.problems, self._queue.close
         self._renewals, self._looks = asyncio.Semaphore(_RENEWALS_AT_ONCE), asyncio.Semaphore(_LOOKS_AT_ONCE)
         self._next_write = 0.0

@@ -18,11 +18,11 @@ from typing import Final
 from cloud.kinds.nodes import PROBLEM, condition_of, conditions_with
 from cloud.kinds.pods import claim_names, inline_drivers
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
+from cloud.kube.work_queue import WorkQueue
 from cloud.nodes.edge_nodes import Nodes
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.upsync.event_writer import event, reference, write_event
-from cloud.upsync.write_queue import WriteQueue
 from common.errors import timestamp
 
 _NODES: Final = RESOURCES["Node"]
@@ -49,7 +49,7 @@ class NodeProblems:
         self._next: dict[str, float] = {}
         # By node: the UIDs of pods with an Event, its text, and when it was written
         self._told: dict[str, dict[tuple[str, str], float]] = {}
-        self._queue: WriteQueue[str] = WriteQueue(self._write)
+        self._queue: WorkQueue[str] = WorkQueue(self._write)
         self.problems, self.close = self._queue.problems, self._queue.close
         nodes.problems_told = self._queue.add
 

@@ -1,4 +1,14 @@
-"""The ownership marks: annotations that say which objects and entries the hub made."""
+"""The ownership marks: annotations that say which objects and entries the hub made.
+
+Why not server-side apply, whose managedFields say who owns a field:
+
+* It removes no field that another writer owns, too. But a driver's entry with another node id, or a resizer's status
+  after the expansion, must go whoever wrote it.
+* It removes fields that are applied no more. But the entry of a driver that is away for a while must stay, and so must
+  the labels that volumes are bound by. The node ids are one text for all drivers.
+* It needs the version that was read all the same: a late request of an earlier hub must overwrite nothing. If the
+  object is gone, a request with a version, but without a UID, makes it anew.
+"""
 
 import json
 from collections.abc import Collection

@@ -32,6 +32,7 @@ from cloud.kinds.fields import Body
 from cloud.kinds.nodes import in_use
 from cloud.kinds.pods import claim_names, node_of
 from cloud.kube.client import KubeError
+from cloud.kube.work_queue import WorkQueue
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
 from cloud.sync.fact_table import FactTable
@@ -39,7 +40,6 @@ from cloud.sync.facts import FactSink
 from cloud.upsync.handover import GONE, KUBELET
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
-from cloud.upsync.write_queue import WriteQueue
 from cloud.upsync.writer import Writer
 from common.objects import sole_use
 from common.objects.objects import Object, Ref, Stamp
@@ -77,7 +77,7 @@ class WrittenFacts(FactSink):
         self._buckets: dict[str, Bucket] = {}  # by node: the Events that it may still let the hub write
         self._monotonic = monotonic
         self._uids: dict[str, str] = {}  # the UID of each existing Node, as the cluster's watch showed it last
-        self._queues: dict[str, WriteQueue[Key]] = {kind: WriteQueue(self._write, pause=pause) for kind in writers}
+        self._queues: dict[str, WorkQueue[Key]] = {kind: WorkQueue(self._write, pause=pause) for kind in writers}
 
     def judge_again(self, node: str) -> None:
         """Write what the hub may believe now of a node's facts about itself, or may not believe any more."""

@@ -343,15 +343,21 @@ class Server(FakeApi):
 async def following(api: Server, pair: StreamedPair) -> AsyncIterator[Callable[[float], None]]:
     """A hub that has just started beside this API server; lets time pass for what it asks for."""
     now = 0.0
-    cluster = Cluster(api, now=lambda: now)
+    waiting: list[tuple[float, Callable[[], None]]] = []
+
+    def later(seconds: float, call: Callable[[], None]) -> None:
+        waiting.append((now + seconds, call))
+
+    cluster = Cluster(api, later=later)
     pair.server = SyncServer(Closures(cluster, TRUSTING), pair.sink)
     task = asyncio.create_task(cluster.run())
 
     def turn(seconds: float) -> None:
         nonlocal now
         now += seconds
-        for reader in cluster._on_demand.values():
-            reader._woken.set()
+        for it in [it for it in waiting if it[0] <= now]:
+            waiting.remove(it)
+            it[1]()
 
     try:
         yield turn

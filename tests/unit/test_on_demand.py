@@ -14,7 +14,7 @@ from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 SECRET = Ref("Secret", "default", "s")
 BODY = {"kind": "Secret", "metadata": {"name": "s", "namespace": "default"}, "data": {}}
@@ -29,7 +29,11 @@ class ReadOnDemand:
         self.found: list[tuple[Ref, bool]] = []
         self.mistakes: list[Exception] = []
         self.lets_go = False
-        self.reader = OnDemand(SecretReader(self.api), self._note, now=lambda: self.now)
+        self.due: list[tuple[float, Callable[[], None]]] = []
+        self.reader = OnDemand(SecretReader(self.api), self._note, later=self._later)
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.due.append((self.now + seconds, call))
 
     def _note(self, ref: Ref, body: dict[str, Any] | None) -> None:
         if self.lets_go:
@@ -45,17 +49,18 @@ class ReadOnDemand:
 
     async def turn(self, seconds: float) -> None:
         self.now += seconds
-        self.reader._woken.set()
+        due = [it for it in self.due if it[0] <= self.now]
+        self.due = [it for it in self.due if it[0] > self.now]
+        for _, call in due:
+            call()
         await settle()
 
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[ReadOnDemand]:
     cluster = ReadOnDemand()
-    task = asyncio.create_task(cluster.reader.run())
     yield cluster
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await cluster.reader.close()
 
 
 async def test_one_in_use_is_read_at_once_and_again_every_minute(cluster: ReadOnDemand) -> None:

@@ -13,7 +13,6 @@ Rules:
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -49,7 +48,7 @@ class Cluster(Source):
         *,
         unready: Callable[[str], None] = lambda _node: None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        now: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         """`unready` is called with the name of a Node that is not Ready, whenever the API server sends it."""
         super().__init__()
@@ -58,8 +57,8 @@ class Cluster(Source):
         self._unready = unready
         self._minter = TokenMinter(api)
         self._on_demand = {
-            "Secret": OnDemand(SecretReader(api), self._found, now=now),
-            tokens.KIND: OnDemand(self._minter, self._found, now=now),
+            "Secret": OnDemand(SecretReader(api), self._found, later=later),
+            tokens.KIND: OnDemand(self._minter, self._found, later=later),
         }
         self._reflectors = {kind: Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause) for kind in WATCHED}
 
@@ -89,11 +88,13 @@ class Cluster(Source):
             self.gone(ref)
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors.values():
-                tasks.create_task(reflector.run())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for reflector in self._reflectors.values():
+                    tasks.create_task(reflector.run())
+        finally:
             for on_demand in self._on_demand.values():
-                tasks.create_task(on_demand.run())
+                await on_demand.close()
 
     def read(self, kind: str, body: Mapping[str, Any]) -> tuple[Ref, Item | None]:
         """Read an object of the API server. If it cannot be used, return its last good state; None if there is none.

@@ -12,15 +12,12 @@ Rules:
 * A bug in one try ends this try and not the hub, which also carries calls.
 """
 
-import asyncio
-import contextlib
-import heapq
-import itertools
 import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find
+from cloud.kube.work_queue import WorkQueue
 from common.links.backoff import Backoff
 from common.objects.objects import Ref
 
@@ -64,25 +61,31 @@ class SecretReader:
 
 
 class OnDemand:
-    """Gets the objects in use. `run()` does the work."""
+    """Gets the objects in use, until `close`."""
 
-    def __init__(self, getter: Getter, found: Callable[[Ref, Body | None], None], *, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        getter: Getter,
+        found: Callable[[Ref, Body | None], None],
+        *,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
+    ) -> None:
         """`found` gets each result: an object, a stand-in, or None. It raises KubeError if that is no valid object."""
-        self._getter, self._found, self._now = getter, found, now
-        self._turns = itertools.count()
-        self._due: dict[Ref, tuple[float, int]] = {}
-        # A heap of all due times; entries that differ from `_due` no longer count
-        self._order: list[tuple[tuple[float, int], Ref]] = []
+        self._getter, self._found = getter, found
+        self._queue: WorkQueue[Ref] = WorkQueue(self._get, at_once=_AT_ONCE, later=later)
+        self.close = self._queue.close
+        self._uses: dict[Ref, object] = {}  # a mark of the last `use` of each object
         self._known: set[Ref] = set()
         self._failures: dict[Ref, int] = {}
         self._problems: dict[Ref, str] = {}
-        self._woken = asyncio.Event()
 
     def use(self, ref: Ref) -> None:
-        self._plan(ref, 0.0)
+        self._uses[ref] = object()
+        self._queue.add(ref)
 
     def release(self, ref: Ref) -> None:
-        for kept in (self._due, self._failures, self._problems):
+        self._queue.discard(ref)
+        for kept in (self._uses, self._failures, self._problems):
             kept.pop(ref, None)
         self._known.discard(ref)
 
@@ -92,55 +95,18 @@ class OnDemand:
     def problems(self) -> list[str]:
         return list(self._problems.values())
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(_AT_ONCE):
-                tasks.create_task(self._work())
-
-    async def _work(self) -> None:
-        while True:
-            self._woken.clear()
-            wait_s = self._order[0][0][0] - self._now() if self._order else None
-            if wait_s is not None and wait_s <= 0:
-                due, ref = heapq.heappop(self._order)
-                if self._due.get(ref) == due:
-                    await self._get(ref)
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._woken.wait()
-
-    def _plan(self, ref: Ref, in_s: float) -> tuple[float, int]:
-        self._due[ref] = due = self._now() + in_s, next(self._turns)
-        heapq.heappush(self._order, (due, ref))
-        self._woken.set()  # a worker may be waiting for a later one
-        return due
-
-    async def _get(self, ref: Ref) -> None:
-        try:
-            await self._try(ref)
-        except Exception:  # the hub also carries calls
-            text = f"{ref} cannot be read because of a bug in CSI Bridge; see the hub's log"
-            if self._problems.get(ref) != text:
-                log.exception("reading %s failed because of a bug; it is tried again", ref)
-            if ref in self._due:  # not released meanwhile
-                self._problems[ref] = text
-                self._try_later(ref)
-
-    async def _try(self, ref: Ref) -> None:
-        due = self._due[ref]
+    async def _get(self, ref: Ref) -> float | None:
+        """Get an object. Returns the seconds until it is due again; None if it was released or is used anew."""
+        use = self._uses[ref]
         try:
             body, good_for_s = await self._getter.get(ref)
-            if self._due.get(ref) != due:  # released, or planned anew
-                return
-            due = self._plan(ref, good_for_s)
-            self._tell(ref, body)
-        except KubeError as error:
-            if self._due.get(ref) == due:
-                self._failed(ref, error)
-            return
+            if self._uses.get(ref) is use:
+                self._tell(ref, body)
+        except Exception as error:  # noqa: BLE001  # `_failed` tells of it
+            return self._failed(ref, error) if self._uses.get(ref) is use else None
         self._failures.pop(ref, None)
         self._problems.pop(ref, None)
+        return good_for_s
 
     def _tell(self, ref: Ref, body: Body | None) -> None:
         """Report a result. The object is known while `found` runs; if `found` fails, it is not known any more."""
@@ -153,16 +119,17 @@ class OnDemand:
                 self._known.discard(ref)
             raise
 
-    def _try_later(self, ref: Ref) -> None:
+    def _failed(self, ref: Ref, error: Exception) -> float:
         failures = self._failures[ref] = self._failures.get(ref, 0) + 1
-        self._plan(ref, _BACKOFF.wait_s(failures))
-
-    def _failed(self, ref: Ref, error: KubeError) -> None:
-        self._try_later(ref)
-        text = self._getter.in_words(ref, error)
-        if self._problems.get(ref) == text:
-            return
-        log.warning("%s", text)
-        self._problems[ref] = text
-        if ref not in self._known and (body := self._getter.stand_in(ref, error)) is not None:
-            self._found(ref, body)
+        wait_s = _BACKOFF.wait_s(failures)
+        if not isinstance(error, KubeError):  # the hub also carries calls
+            text = f"{ref} cannot be read because of a bug in CSI Bridge; see the hub's log"
+            if self._problems.get(ref) != text:
+                log.error("reading %s failed because of a bug; it is tried again", ref, exc_info=error)
+            self._problems[ref] = text
+        elif self._problems.get(ref) != (text := self._getter.in_words(ref, error)):
+            log.warning("%s", text)
+            self._problems[ref] = text
+            if ref not in self._known and (body := self._getter.stand_in(ref, error)) is not None:
+                self._found(ref, body)
+        return wait_s

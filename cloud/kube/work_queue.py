@@ -1,9 +1,9 @@
-"""A write queue: writes keys until each write has succeeded.
+"""A work queue: works on keys until each work has succeeded, and again when a key is due.
 
 Rules:
 
 * One task works on a key; several keys are worked on at the same time.
-* Only the newest state counts: a key that is added ten times while it waits is written once.
+* Only the newest state counts: a key that is added ten times while it waits is worked on once.
 * A failed key is tried again at growing intervals, without end. Every key is done, discarded, or among the problems.
 * If many keys fail for one reason, as in an outage, there is one problem with the first and their number, and one log
   line.
@@ -32,23 +32,23 @@ _AT_ONCE: Final = 8  # keys that are worked on at the same time: the API server 
 _BACKOFF: Final = Backoff(first_s=0.5, most_s=60.0)  # the waits between the tries of one key
 
 
-class WriteQueue(Generic[K]):
-    """Writes keys. `add` from the loop; `close` ends it."""
+class WorkQueue(Generic[K]):
+    """Works on keys. `add` from the loop; `close` ends it."""
 
     def __init__(
         self,
-        write: Callable[[K], Awaitable[float | None]],
+        work: Callable[[K], Awaitable[float | None]],
         *,
         at_once: int = _AT_ONCE,
         backoff: Backoff = _BACKOFF,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """`write` writes the present state of a key, if it differs, and raises KubeError for another try.
+        """`work` writes the present state of a key, or reads it, and raises KubeError for another try.
 
-        It returns the seconds until the key is due again, or None.
+        It returns the seconds until the key is due again, or None. It may discard the key, and add it again.
         """
-        self._write, self._backoff, self._pause, self._later = write, backoff, pause, later
+        self._do, self._backoff, self._pause, self._later = work, backoff, pause, later
         self._closed = False
         self._added: dict[K, int] = {}  # how often each waiting key was added
         self._tasks: dict[K, asyncio.Task[None]] = {}
@@ -64,7 +64,7 @@ class WriteQueue(Generic[K]):
             self._tasks[key] = asyncio.get_running_loop().create_task(self._work(key), name=f"write {key}")
 
     def discard(self, key: K) -> None:
-        """Write a key no more, and cancel a running try."""
+        """Work on a key no more, and cancel a running try."""
         self._added.pop(key, None)
         self._due.pop(key, None)
         self._settled(key)
@@ -85,28 +85,32 @@ class WriteQueue(Generic[K]):
     async def _work(self, key: K) -> None:
         try:
             failures = 0
-            while key in self._added:
+            while key in self._added and not self._is_discarded(key):
                 failures = 0 if await self._try(key) else failures + 1
                 if failures:
                     await self._pause(self._backoff.wait_s(failures))
         finally:
-            if self._tasks.get(key) is asyncio.current_task():
+            if not self._is_discarded(key):
                 del self._tasks[key]
+
+    def _is_discarded(self, key: K) -> bool:
+        """Whether the key of this task was discarded; another task may work on it by now."""
+        return self._tasks.get(key) is not asyncio.current_task()
 
     async def _try(self, key: K) -> bool:
         async with self._slots:
             added = self._added[key]
+            failure: Exception | None = None
+            again_s: float | None = None
             try:
-                again_s = await self._write(key)
-            except KubeError as error:
-                whose = key if error.code in _OBJECTS_OWN else None
-                self._note(key, (error.code, error.reason, whose), str(error))
-                return False
-            except Exception as error:
-                why = f"writing {key} failed because of a bug in CSI Bridge; see the hub's log"
-                if self._note(key, (type(error),), why):
-                    log.exception("writing %s failed because of a bug; it is tried again", key)
-                return False
+                again_s = await self._do(key)
+            except Exception as error:  # noqa: BLE001  # `_failed` tells of it
+                failure = error
+        if self._is_discarded(key):
+            return True
+        if failure is not None:
+            self._failed(key, failure)
+            return False
         if self._settled(key):
             log.info("written at last: %s", key)
         if self._added[key] == added:
@@ -121,6 +125,15 @@ class WriteQueue(Generic[K]):
         if self._due.get(key) == due:
             del self._due[key]
             self.add(key)
+
+    def _failed(self, key: K, error: Exception) -> None:
+        if isinstance(error, KubeError):
+            whose = key if error.code in _OBJECTS_OWN else None
+            self._note(key, (error.code, error.reason, whose), str(error))
+            return
+        why = f"writing {key} failed because of a bug in CSI Bridge; see the hub's log"
+        if self._note(key, (type(error),), why):
+            log.error("writing %s failed because of a bug; it is tried again", key, exc_info=error)
 
     def _note(self, key: K, reason: _Reason, text: str) -> bool:
         """Note a failure. Returns whether it is the first for this reason."""

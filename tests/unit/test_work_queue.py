@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.kube.client import KubeError
-from cloud.upsync.write_queue import WriteQueue
+from cloud.kube.work_queue import WorkQueue
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class QueuedWrites:
         self.again.set()
         self.again_s: float | None = None
         self.later: list[tuple[float, Callable[[], None]]] = []
-        self.queue = WriteQueue(self._write, pause=self._pause, later=lambda *due: self.later.append(due))
+        self.queue = WorkQueue(self._write, pause=self._pause, later=lambda *due: self.later.append(due))
 
     def put(self, key: str, value: int) -> None:
         self.truth[key] = value
@@ -148,6 +148,31 @@ async def test_what_is_discarded_is_no_problem_any_more(queued: QueuedWrites) ->
     queued.failures = []
     await settle()
     assert (queued.queue.problems(), queued.written) == ([], {})
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["well", "with an error"])
+async def test_work_may_discard_its_own_key_and_add_it_again(*, fails: bool) -> None:
+    """As when what was read makes one closure release an object and another one use it."""
+    worked, later = list[str](), list[object]()
+
+    async def work(key: str) -> float:
+        worked.append(key)
+        if len(worked) < 3:
+            queue.discard(key)
+            if len(worked) == 1:
+                queue.add(key)
+            if fails:
+                raise DOWN
+        return 60.0
+
+    queue = WorkQueue(work, later=lambda *due: later.append(due))
+    queue.add("a")
+    await settle()
+    assert (worked, later, queue.problems()) == (["a", "a"], [], [])
+    queue.add("a")
+    await settle()
+    assert (len(worked), len(later)) == (3, 1)
+    await queue.close()
 
 
 async def test_after_its_end_nothing_is_tried_any_more(queued: QueuedWrites) -> None:
