@@ -10,12 +10,10 @@ Rules:
 
     BridgeError
     ├── SettingsError          a flag or variable cannot be used
-    │   └── NewerState         a newer program wrote a file of the state directory
     ├── LeadershipLost         the hub's process must end
-    ├── LocalProtocolError     this side broke the rules of the session, a bug
-    ├── RemoteProtocolError    the peer did
+    ├── RemoteProtocolError    the peer broke the rules of the session
     ├── DialError              there is no link
-    ├── HandshakeRefused       there is one, and its hello was refused
+    ├── HandshakeRefused       there is one, and its hello, or a request for a certificate, was refused
     ├── TunnelClosed           the session ended with a stream open
     └── CallError              what a caller is told; the functions at the end make those that nobody tells apart
         ├── CallTimeout        the deadline passed   ┐ the driver may go on
@@ -50,24 +48,8 @@ class SettingsError(BridgeError):
         super().__init__(f"{variable}={value!s}: {why}" if value is not None and value != "" else f"{variable}: {why}")
 
 
-class NewerState(SettingsError):
-    """A newer program wrote a file of the state directory. This program leaves the file as it is."""
-
-    def __init__(self, path: object, owner: str, found: int, known: int) -> None:
-        super().__init__(
-            "--state-dir",
-            path,
-            f"was written by a newer {owner} (schema {found}, this one knows {known}); start the newer version again, "
-            f"or see docs/recovery.md#going-back-a-version",
-        )
-
-
 class LeadershipLost(BridgeError):
     """This hub has lost the Lease of its cluster, or cannot write its epoch: it leads no more. The process must end."""
-
-
-class LocalProtocolError(BridgeError):
-    """This side used the session against its rules: a bug."""
 
 
 class RemoteProtocolError(BridgeError):
@@ -83,7 +65,9 @@ class DialError(BridgeError):
 
 
 class HandshakeRefused(BridgeError):
-    """A hello was refused. `shown` is for people at this side: it may hold what the refused peer must not learn.
+    """A hello, or a request for a certificate, was refused.
+
+    `shown` is for people at this side: it may hold what the refused peer must not learn.
 
     Attributes:
         reason: a word from a closed set, fit for a metric label.
@@ -173,7 +157,17 @@ class VolumeHeld(CallError):
         super().__init__(f"volume {volume} of driver {driver} is not detached from node {node}: {why}")
 
 
-# ---- call errors that several modules raise, and nobody tells apart -------------------------------------------------
+# ---- errors that several modules raise, and nobody tells apart ------------------------------------------------------
+
+
+def newer_state(path: object, owner: str, found: int, known: int) -> SettingsError:
+    """A newer program wrote a file of the state directory. This program leaves the file as it is."""
+    return SettingsError(
+        "--state-dir",
+        path,
+        f"was written by a newer {owner} (schema {found}, this one knows {known}); start the newer version again, or "
+        f"see docs/recovery.md#going-back-a-version",
+    )
 
 
 def shutting_down(hop: str) -> CallError:

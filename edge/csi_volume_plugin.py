@@ -43,7 +43,7 @@ from edge.disk.ownership import MayGoOn, always
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
 from edge.registry.drivers_store import NodeDriver
-from edge.volume_errors import NON_FINAL, UNENDED, NotReady, Refused, Uncertain, Unended, VolumeError, words
+from edge.volume_errors import NON_FINAL, NotReady, Refused, Uncertain, VolumeError, words
 from edge.volumes import PodVolume, Volume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
@@ -358,14 +358,14 @@ class VolumePlugin:
             )
         except CallError as error:
             text = _told(str(error), hidden)
-            raise (Uncertain(text, code=Code.UNAVAILABLE) if error.is_unsent else Unended(text)) from error
+            raise Uncertain(text, code=Code.UNAVAILABLE if error.is_unsent else None) from error
         reach(f"{step}.after-call")
         if status.ok:
             return answer or b""
         said = f"driver {driver.name} answered {method} with {code_name(status.code)}: {_told(status.message, hidden)}"
         if status.code not in NON_FINAL:
             raise Refused(said, code=status.code)
-        raise (Unended if status.code in UNENDED else Uncertain)(said, code=status.code)
+        raise Uncertain(said, code=status.code)
 
 
 async def _locally(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

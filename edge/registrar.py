@@ -20,9 +20,9 @@ from pathlib import Path
 
 from common.net.sockets import FileId
 from edge.registry.driver_registry import DriverRegistry
-from edge.registry.plugin_client import PluginClient, PluginSilent
+from edge.registry.plugin_client import PluginClient
 from edge.registry.plugin_sockets import looks
-from edge.registry.registration import PLUGIN_TYPE, Offer, RegistrationRefused, shorten
+from edge.registry.registration import PLUGIN_TYPE, NotRegistered, Offer, shorten
 from edge.wanted.tries import KUBELET
 
 log = logging.getLogger("csi_bridge.edge.registrar")
@@ -141,7 +141,7 @@ class _Plugin:
             self._name = ""
             try:
                 self._name = await self._try()
-            except (PluginSilent, RegistrationRefused) as failure:
+            except NotRegistered as failure:
                 self._log(str(failure))
                 failures += 1
                 await asyncio.sleep(KUBELET.wait_s(failures))
@@ -180,12 +180,12 @@ class _Plugin:
     async def _register(self, client: PluginClient, kind: str, offer: Offer) -> None:
         refusal = await self._refusal(kind, offer)
         if refusal:
-            with contextlib.suppress(PluginSilent):  # the stock registrar exits as soon as it gets this
+            with contextlib.suppress(NotRegistered):  # the stock registrar exits as soon as it gets this
                 await client.notify(registered=False, error=refusal)
-            raise RegistrationRefused(refusal)
+            raise NotRegistered(refusal)
         try:
             await client.notify(registered=True)
-        except PluginSilent:
+        except NotRegistered:
             self._registry.deregister(str(self._path))
             raise
 
@@ -194,6 +194,6 @@ class _Plugin:
             return f"plugins of type {shorten(kind)!r} are not taken, only {PLUGIN_TYPE}"
         try:
             await self._registry.register(offer)
-        except RegistrationRefused as refusal:
+        except NotRegistered as refusal:
             return str(refusal)
         return ""

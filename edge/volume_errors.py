@@ -3,7 +3,6 @@
     VolumeError
     ├── NotReady    the driver was not called: the state has not changed (the kubelet's transient error)
     ├── Uncertain   the driver may have done it: it must be undone or repeated (UncertainProgress)
-    │   └── Unended     the driver may still be working on it
     └── Refused     the driver surely has not done it (a final gRPC code)
 
 Source: kubernetes pkg/volume/util/types and pkg/volume/csi/csi_client.go; docs/csi-contract.md#errors-of-node-calls.
@@ -21,10 +20,6 @@ NON_FINAL = frozenset({
 })  # fmt: skip
 
 
-# Those after which the driver may still be working. ABORTED says that another call of the volume is under way.
-UNENDED = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.ABORTED})
-
-
 class VolumeError(BridgeError):
     """A step on a volume failed. `str()` is a sentence for people, the same on each try."""
 
@@ -40,10 +35,6 @@ class NotReady(VolumeError):
 
 class Uncertain(VolumeError):
     """The outcome is not known."""
-
-
-class Unended(Uncertain):
-    """The driver may still be working: it got the request, and gave no answer that tells of an end."""
 
 
 class Refused(VolumeError):

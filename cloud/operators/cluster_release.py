@@ -61,13 +61,6 @@ class Released(NamedTuple):
     why: str
 
 
-class NodeInTheWay(BridgeError):
-    """The node has a Node that the hub did not make: its kubelet may run pods with the volumes."""
-
-    def __init__(self, node: str) -> None:
-        super().__init__(f"edge node {node} is not abandoned: {_foreign(node)}")
-
-
 class ClusterRelease:
     """Releases a node's own storage in a cluster, one pass at a time."""
 
@@ -77,11 +70,11 @@ class ClusterRelease:
     async def run(self, known: NodeStorage, *, is_dry: bool) -> list[Released]:
         """Make one pass, which is dry or changes something. Returns the objects in the order of their release.
 
-        Raises NodeInTheWay, before any change, unless it is dry; KubeError.
+        Raises BridgeError, before any change, unless it is dry: the hub did not make the node's Node. KubeError.
         """
         node = await find(self._api, RESOURCES["Node"], self._node)
         if not is_dry and node is not None and not is_made(node):
-            raise NodeInTheWay(self._node)
+            raise BridgeError(f"edge node {self._node} is not abandoned: {_foreign(self._node)}")
         volumes, own_uids = await self._all("PersistentVolume"), frozenset(known.volumes)
         own = [it for it in volumes if it["metadata"]["uid"] in own_uids]
         others = [it for it in volumes if it["metadata"]["uid"] not in own_uids]

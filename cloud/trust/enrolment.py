@@ -39,7 +39,6 @@ from common.net.enrolment import (
     CaCertificates,
     Issued,
     Join,
-    NotIssued,
     Refused,
     RefusedFor,
     Renew,
@@ -105,7 +104,7 @@ class Enrolment:
         turns = self._turns.setdefault(link, Bucket(RENEWALS_A_SECOND, _BURST, now))
         asked = await _receive(stream)
         if not turns.take(now):
-            busy = NotIssued(RefusedFor.BUSY, "this node asks too often", retry_s=RETRY_S)
+            busy = HandshakeRefused(RefusedFor.BUSY, "this node asks too often")
             return self._end(stream, self._refuse(busy, who, peer))
         if not isinstance(asked, Renew):
             raise not_carried(type(asked).__name__, "an admitted link renews a certificate, and does nothing else")
@@ -142,7 +141,7 @@ class Enrolment:
     async def _join(self, asked: Join, peer: Peer) -> Issued:
         key = self._request_key(asked.request)
         if not is_name(asked.node):
-            raise NotIssued(RefusedFor.REQUEST, "a node's name must be a lower-case RFC 1123 subdomain")
+            raise HandshakeRefused(RefusedFor.REQUEST, "a node's name must be a lower-case RFC 1123 subdomain")
         self._tokens.check(asked.token, asked.secret, asked.node)
         async with self._tokens.changing, self._locks.setdefault(asked.node, asyncio.Lock()):
             token = self._tokens.check(asked.token, asked.secret, asked.node)
@@ -171,9 +170,9 @@ class Enrolment:
     async def _renew_on_link(self, node: str, peer: Peer, asked: Renew) -> Issued:
         if not generation_in(peer):
             why = "this certificate was not issued by the hub; renew it where it came from, or let the node join"
-            raise NotIssued(RefusedFor.CERTIFICATE, why)
+            raise HandshakeRefused(RefusedFor.CERTIFICATE, why)
         if not self._generations.counts(node, peer):  # no copy: TLS took this key before a later one replaced it
-            raise NotIssued(RefusedFor.COPY, "a later certificate has replaced this one")
+            raise HandshakeRefused(RefusedFor.COPY, "a later certificate has replaced this one")
         return await self._renew(node, peer, asked)
 
     async def _renew_late(self, asked: Renew, peer: Peer) -> Issued:
@@ -181,12 +180,14 @@ class Enrolment:
         shown = self._signer.read_present(asked, peer.address, grace_s=self._terms.renew_grace_s)
         names = [uri.removeprefix(NODE_URI) for uri in shown.uris if uri.startswith(NODE_URI)]
         if len(names) != 1 or not generation_in(shown):
-            raise NotIssued(RefusedFor.CERTIFICATE, "this certificate was not issued by the hub; let the node join")
+            raise HandshakeRefused(
+                RefusedFor.CERTIFICATE, "this certificate was not issued by the hub; let the node join"
+            )
         node = names[0]
         self._check_denied(node, shown.serial)
         found = self._generations.issued_to(node, self._request_key(asked.request))
         if found is not None and found.state is State.CURRENT:
-            raise NotIssued(RefusedFor.REQUEST, "this request was answered before, and the node uses the answer")
+            raise HandshakeRefused(RefusedFor.REQUEST, "this request was answered before, and the node uses the answer")
         self._generations.examine(node, shown)
         self._generations.adopt(node, shown)
         return await self._renew(node, shown, asked)
@@ -196,7 +197,9 @@ class Enrolment:
         async with self._locks.setdefault(node, asyncio.Lock()):
             found = self._generations.issued_to(node, key)
             if key == shown.key or (found is not None and found.state is State.CURRENT):
-                raise NotIssued(RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one")
+                raise HandshakeRefused(
+                    RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one"
+                )
             if found is not None and self._lasts(found, _ENOUGH * self._signer.ttl_s):
                 return self._issued(found)
             made = await self._issue(asked.request, node, key, rights_in(shown.uris), shown, again=found)
@@ -256,11 +259,11 @@ class Enrolment:
     def _check_can_sign(self) -> None:
         if not self._signer.can_sign:
             why = "the hub signs no certificates (it runs without --ca-key); give the agent its files"
-            raise NotIssued(RefusedFor.NO_CA_KEY, why)
+            raise HandshakeRefused(RefusedFor.NO_CA_KEY, why)
 
     def _check_denied(self, node: str, serial: int = 0) -> None:
         if self._denials.find(node, serial) is not None:
-            raise NotIssued(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
+            raise HandshakeRefused(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
 
     def _check_name_is_free(self, node: str, token: Token) -> None:
         if not token.replace and self.has_node(node):
@@ -269,30 +272,30 @@ class Enrolment:
                 f", and this token is for new nodes; to join it again, or a new machine in its place: csi-bridge token "
                 f"create --node {node} --replace"
             )
-            raise NotIssued(RefusedFor.NODE, who + rest, shown=who + self._generations.joined(node) + rest)
+            raise HandshakeRefused(RefusedFor.NODE, who + rest, shown=who + self._generations.joined(node) + rest)
 
     # ---- refusals ----------------------------------------------------------------------------------------------------
 
     async def _answer(self, work: Awaitable[Answer], who: str, peer: Peer) -> Answer:
         try:
             return await work
-        except NotIssued as error:
-            refusal = error
         except HandshakeRefused as error:
-            reason = RefusedFor.COPY if error.reason == Reason.DENIED else RefusedFor.CERTIFICATE
-            refusal = NotIssued(reason, error.why, shown=error.shown)
+            refusal = error
+            if isinstance(error.reason, Reason):  # that of a link, which the certificate would not get
+                reason = RefusedFor.COPY if error.reason == Reason.DENIED else RefusedFor.CERTIFICATE
+                refusal = HandshakeRefused(reason, error.why, shown=error.shown)
         except WriteFailed as error:
             log.warning("no certificate was issued: %s", error)
             why = "the hub cannot write its records at the moment; its log says why"
-            refusal = NotIssued(RefusedFor.BUSY, why, retry_s=RETRY_S)
+            refusal = HandshakeRefused(RefusedFor.BUSY, why)
         return self._refuse(refusal, who, peer)
 
-    def _refuse(self, refusal: NotIssued, who: str, peer: Peer) -> Refused:
+    def _refuse(self, refusal: HandshakeRefused, who: str, peer: Peer) -> Refused:
         log.warning("no certificate for %s at %s: %s", who, peer.address, refusal.shown, extra=of_peer(who))
         audit.add(
             Event.REFUSAL, who=who, address=peer.address, role="enrolment", reason=refusal.reason, why=refusal.shown
         )
-        return Refused(refusal.reason, refusal.why, refusal.retry_s)
+        return Refused(refusal.reason, refusal.why, RETRY_S if refusal.reason == RefusedFor.BUSY else 0)
 
 
 async def _receive(stream: Stream) -> Request:

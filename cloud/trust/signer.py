@@ -27,8 +27,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from common.errors import HandshakeRefused
 from common.net.certificate import is_signed, key_fingerprint, with_certificate
-from common.net.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI, NotIssued, RefusedFor, Renew, renewal_text
+from common.net.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI, RefusedFor, Renew, renewal_text
 from common.net.peer import CLIENT_AUTH, Peer
 from common.net.tls import TlsFiles
 
@@ -128,35 +129,37 @@ class Signer:
     def read_request(self, request: bytes) -> str:
         """The fingerprint of the key in a certificate request (PKCS#10, DER).
 
-        Raises NotIssued if it is none, its key is not EC P-256, or its signature is not its key's.
+        Raises HandshakeRefused if it is none, its key is not EC P-256, or its signature is not its key's.
         """
         return key_fingerprint(_request_key(request))
 
     def read_present(self, renew: Renew, address: str, *, grace_s: float) -> Peer:
         """The owner of the present certificate, with which a node renews at the join listener.
 
-        Raises NotIssued if the signature is not of the certificate's key, no CA of
+        Raises HandshakeRefused if the signature is not of the certificate's key, no CA of
         `--tls-ca` has signed the certificate, it is not for a client, or it ended longer ago than `grace_s`.
         """
         try:
             found = x509.load_der_x509_certificate(renew.certificate)
             public_key = found.public_key()
         except _UNREADABLE as error:
-            raise NotIssued(RefusedFor.REQUEST, "the present certificate cannot be read") from error
+            raise HandshakeRefused(RefusedFor.REQUEST, "the present certificate cannot be read") from error
         if not isinstance(public_key, ec.EllipticCurvePublicKey):
-            raise NotIssued(RefusedFor.REQUEST, "the present certificate's key is not an EC key")
+            raise HandshakeRefused(RefusedFor.REQUEST, "the present certificate's key is not an EC key")
         if not any(is_signed(found, by=ca) for ca in self._fresh().bundle):
-            raise NotIssued(RefusedFor.CERTIFICATE, "the present certificate is not signed by a CA of this hub")
+            raise HandshakeRefused(RefusedFor.CERTIFICATE, "the present certificate is not signed by a CA of this hub")
         try:
             text = renewal_text(renew.certificate, renew.request)
             public_key.verify(renew.signature, text, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature as error:
-            raise NotIssued(RefusedFor.REQUEST, "the signature is not of the present certificate's key") from error
+            raise HandshakeRefused(
+                RefusedFor.REQUEST, "the signature is not of the present certificate's key"
+            ) from error
         peer = with_certificate(address, renew.certificate)
         if CLIENT_AUTH not in (peer.purposes or ()) or ORGANIZATION not in peer.organizations:
-            raise NotIssued(RefusedFor.CERTIFICATE, "the present certificate is not one of a node")
+            raise HandshakeRefused(RefusedFor.CERTIFICATE, "the present certificate is not one of a node")
         if (ended := self._now() - peer.not_after) > grace_s:
-            raise NotIssued(
+            raise HandshakeRefused(
                 RefusedFor.CERTIFICATE,
                 f"the present certificate ended {ended / 86_400:.1f} days ago, longer than --renew-grace; join again "
                 f"with a new token",
@@ -166,7 +169,7 @@ class Signer:
     def sign(self, request: bytes, *, node: str, generation: int, rights: Iterable[str]) -> Signed:
         """Issue a certificate for a request (PKCS#10, DER) that names the drivers of `rights`; none: every driver.
 
-        Raises NotIssued as `read_request`, and if the CA's own certificate has ended, or has not begun.
+        Raises HandshakeRefused as `read_request`, and if the CA's own certificate has ended, or has not begun.
         """
         authority = self._fresh()
         ca, ca_key = authority.certificate, authority.key
@@ -176,12 +179,12 @@ class Signer:
         now = dt.datetime.fromtimestamp(self._now(), dt.UTC).replace(microsecond=0)
         ends = min(now + dt.timedelta(seconds=self.ttl_s), ca.not_valid_after_utc)
         if ends <= now:
-            raise NotIssued(
+            raise HandshakeRefused(
                 RefusedFor.CERTIFICATE,
                 "the hub's CA certificate has ended by the hub's clock; its operator must replace it, or set the clock",
             )
         if now < ca.not_valid_before_utc:
-            raise NotIssued(
+            raise HandshakeRefused(
                 RefusedFor.CERTIFICATE, "the hub's CA certificate is not valid yet by the hub's clock; set that clock"
             )
         common_name = f"{_COMMON_NAME}{node}"
@@ -264,11 +267,11 @@ def _request_key(request: bytes) -> ec.EllipticCurvePublicKey:
         found = x509.load_der_x509_csr(request)
         key, is_valid = found.public_key(), found.is_signature_valid
     except _UNREADABLE as error:
-        raise NotIssued(RefusedFor.REQUEST, "the certificate request cannot be read") from error
+        raise HandshakeRefused(RefusedFor.REQUEST, "the certificate request cannot be read") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise NotIssued(RefusedFor.REQUEST, "the certificate request's key is not an EC key on P-256")
+        raise HandshakeRefused(RefusedFor.REQUEST, "the certificate request's key is not an EC key on P-256")
     if not is_valid:
-        raise NotIssued(RefusedFor.REQUEST, "the certificate request is not signed by its own key")
+        raise HandshakeRefused(RefusedFor.REQUEST, "the certificate request is not signed by its own key")
     return key
 
 

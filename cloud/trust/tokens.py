@@ -25,8 +25,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from cloud.trust.trust_store import Certificate, Token, TrustStore
-from common.errors import order_refused
-from common.net.enrolment import NotIssued, RefusedFor
+from common.errors import HandshakeRefused, order_refused
+from common.net.enrolment import RefusedFor
 from common.operator_orders import CreateToken
 from common.pages.hub import TokenJoin, TokenStatus
 from common.pages.json_form import time_of
@@ -104,21 +104,21 @@ class Tokens:
     def check(self, token: str, secret: bytes, node: str) -> Token:
         """The token of an id, if the secret is its own, the node is one of its nodes, and nobody revoked it.
 
-        Whether it has ended or is used up counts for a first request alone (`check_use`). Raises NotIssued; the
+        Whether it has ended or is used up counts for a first request alone (`check_use`). Raises HandshakeRefused; the
         message says why only to a peer that knows the secret.
         """
         found = self._store.tokens.get(token)
         expected = found.secret_hash if found is not None else "0" * 64
         if not hmac.compare_digest(expected, _hash(secret)) or found is None:
-            raise NotIssued(RefusedFor.TOKEN, "the hub has no such token")
+            raise HandshakeRefused(RefusedFor.TOKEN, "the hub has no such token")
         if found.revoked_at:
-            raise NotIssued(RefusedFor.TOKEN, "this token was revoked")
+            raise HandshakeRefused(RefusedFor.TOKEN, "this token was revoked")
         if not fnmatchcase(node, found.nodes):
-            raise NotIssued(RefusedFor.TOKEN, f"this token is for {found.nodes}, not for a node named {node}")
+            raise HandshakeRefused(RefusedFor.TOKEN, f"this token is for {found.nodes}, not for a node named {node}")
         return found
 
     def check_use(self, token: Token) -> None:
-        """Raise NotIssued if a token may not be used once more. Operators also read who has joined with it."""
+        """Raise HandshakeRefused if a token may not be used once more. Operators also read who has joined with it."""
         if token.made_at > self._now() + CLOCKS_S:
             why = "the hub's clock was set back after this token was made; make a new one"
         elif token.ends_at <= self._now():
@@ -131,7 +131,7 @@ class Tokens:
         else:
             return
         joins = ", ".join(f"{it.node} {it.asked}" for it in self._joins()[token.id])
-        raise NotIssued(RefusedFor.TOKEN, why, shown=f"{why}; joined with it: {joins}" if joins else why)
+        raise HandshakeRefused(RefusedFor.TOKEN, why, shown=f"{why}; joined with it: {joins}" if joins else why)
 
     def _joins(self) -> defaultdict[str, list[Certificate]]:
         found: defaultdict[str, list[Certificate]] = defaultdict(list)

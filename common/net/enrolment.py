@@ -62,15 +62,6 @@ class RefusedFor(StrEnum):
     BUSY = "busy"  # too many requests at once, or the hub's disk takes nothing: the same request later may succeed
 
 
-class NotIssued(Exception):
-    """The hub issues no certificate."""
-
-    def __init__(self, reason: RefusedFor, why: str, *, retry_s: int = 0, shown: str = "") -> None:
-        """`why` is a sentence for the node, `shown` one for operators."""
-        self.reason, self.why, self.retry_s, self.shown = reason, why, retry_s, shown or why
-        super().__init__(why)
-
-
 @dataclass(frozen=True, slots=True)
 class AskCa:
     """The agent asks for the certificates of the hub's CA."""

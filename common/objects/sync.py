@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from common.errors import LocalProtocolError, RemoteProtocolError
+from common.errors import RemoteProtocolError
 from common.objects.digest import bucket_of, differing, digest_of, in_buckets
 from common.objects.objects import Object, Ref, Stamp
 from common.objects.sync_messages import (
@@ -407,7 +407,7 @@ class Learner:
     def stored(self, seq: int, refused: Mapping[int, str] | None = None) -> None:
         """Note that everything up to `seq` is on the disk. `refused` has the reasons of refused changes, by `seq`."""
         if not self._stored <= seq <= self._seq:
-            raise LocalProtocolError(f"stored {seq}, but {self._seq} was received last")
+            raise RuntimeError(f"stored {seq}, but {self._seq} was received last")
         self._stored = seq
         while self._under_way and self._under_way[0][0] <= seq:
             self.unstored_bytes -= self._under_way.popleft()[1]

@@ -58,14 +58,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Final
 
-from common.errors import (
-    CallTimeout,
-    LocalProtocolError,
-    MessageTooLarge,
-    Overloaded,
-    RemoteProtocolError,
-    TunnelClosed,
-)
+from common.errors import CallTimeout, MessageTooLarge, Overloaded, RemoteProtocolError, TunnelClosed
 from common.messages import (
     TYPES,
     Ack,
@@ -254,7 +247,7 @@ class Session:
         An acceptor that has accepted with epoch 0 does so again when it begins to lead. `mark` is for this peer.
         """
         if self._dialler or self.state not in {State.DECIDING, State.OPEN}:
-            raise LocalProtocolError(f"accept() in state {self.state.name}")
+            raise RuntimeError(f"accept() in state {self.state.name}")
         self._enter(State.OPEN)
         self._outbox.put(replace(self.hello, epoch=epoch, mark=mark))
 
@@ -353,16 +346,16 @@ class Session:
         Does nothing if the opener has cancelled it.
 
         Raises:
-            LocalProtocolError: gRPC cannot carry the code. The stream goes on.
+            RuntimeError: gRPC cannot carry the code. The stream goes on.
             MessageTooLarge: the peer does not accept the message. The stream goes on.
         """
         stream = self._streams.get(number)
         if stream is None or stream.answered:
             return
         if stream.mine:
-            raise LocalProtocolError("only the acceptor of a stream ends it")
+            raise RuntimeError("only the acceptor of a stream ends it")
         if not 0 <= status.code <= LARGEST_CODE:
-            raise LocalProtocolError(f"a status code is 0 to {LARGEST_CODE}, not {status.code}")
+            raise RuntimeError(f"a status code is 0 to {LARGEST_CODE}, not {status.code}")
         if message is not None and len(message) > self.peer.max_message_bytes:
             raise MessageTooLarge(len(message), self.peer.max_message_bytes, "a CSI message")
         stream.answered = True
@@ -386,7 +379,7 @@ class Session:
         if stream is None or stream.over:
             return
         if not stream.mine:
-            raise LocalProtocolError("only the opener of a stream cancels it")
+            raise RuntimeError("only the opener of a stream cancels it")
         self._abandon(stream)
         self._end_drained()
 
@@ -396,7 +389,7 @@ class Session:
         if stream is None:
             return
         if not (stream.mine and stream.answered):
-            raise LocalProtocolError("only the opener acknowledges a stream, and only after its end")
+            raise RuntimeError("only the opener acknowledges a stream, and only after its end")
         self._outbox.put_later(encode_ack(number, delivered=delivered))
         self._forget(stream)
         if self._draining is not None:

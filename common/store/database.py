@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from common.errors import NewerState, timestamp
+from common.errors import newer_state, timestamp
 from common.store.files import unused
 
 log = logging.getLogger("csi_bridge.database")
@@ -52,7 +52,8 @@ def open_database(
 
     `check` reads everything that must be readable, so that damage shows now. With `full`, each commit waits until the
     disk has it (`synchronous=FULL`). The connection is for one thread at a time, and begins no transaction by itself.
-    Raises NewerState; OSError or sqlite3.OperationalError: the file cannot be used, or cannot be migrated.
+    Raises SettingsError: a newer program wrote the file; OSError or sqlite3.OperationalError: it cannot be used, or
+    cannot be migrated.
     """
     try:
         return connect(path, schema, check=check, full=full)
@@ -88,9 +89,9 @@ def connect(
 
 
 def refuse_newer(path: Path, schema: Schema) -> None:
-    """Raise NewerState if a newer program wrote the file. Changes neither the file nor its journal."""
+    """Raise SettingsError if a newer program wrote the file. Changes neither the file nor its journal."""
     if (version := _peek_version(path)) > schema.version:
-        raise NewerState(path, schema.owner, version, schema.version)
+        raise newer_state(path, schema.owner, version, schema.version)
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:

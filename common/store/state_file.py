@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-from common.errors import NewerState
+from common.errors import newer_state
 from common.store.files import replace_file
 
 VERSION: Final = 1
@@ -58,7 +58,7 @@ def make_state_directory(path: Path) -> None:
 def read_state(path: Path, owner: str) -> dict[str, Any]:
     """Read a state file's object. `owner` is the program that writes it, for messages: `edge agent`.
 
-    Raises NewerState, OSError, or ValueError: it is no JSON object with a version.
+    Raises SettingsError: a newer program wrote it; OSError, or ValueError: it is no JSON object with a version.
     """
     try:
         content: Any = json.loads(path.read_bytes())
@@ -71,7 +71,7 @@ def read_state(path: Path, owner: str) -> dict[str, Any]:
     if type(version) is not int or version < 1:
         raise ValueError(f"its version is {version!r}")
     if version > VERSION:
-        raise NewerState(path, owner, version, VERSION)
+        raise newer_state(path, owner, version, VERSION)
     return body
 
 

@@ -24,11 +24,9 @@ FS_GROUP = "fsGroup"
 FS_GROUP_POLICY = "fsGroupChangePolicy"
 
 
-class MountInfoBroken(Uncertain):
-    """A `mountInfo.json` that cannot be written or read."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"the mount info cannot be used: {why}")
+def broken(why: str) -> Uncertain:
+    """A `mountInfo.json` cannot be written or read."""
+    return Uncertain(f"the mount info cannot be used: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,20 +49,20 @@ class MountInfo:
         try:
             return encode_struct(whole)
         except UnicodeEncodeError:
-            raise MountInfoBroken("a value is not Unicode text") from None
+            raise broken("a value is not Unicode text") from None
 
 
 def device_of(raw: bytes) -> str:
-    """Read the device from a file that an agent or a driver wrote. Raises MountInfoBroken."""
+    """Read the device from a file that an agent or a driver wrote. Raises Uncertain."""
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError):
-        raise MountInfoBroken("it is not JSON") from None
+        raise broken("it is not JSON") from None
     device = found.get("device") if isinstance(found, dict) else None
     if not isinstance(device, str):
-        raise MountInfoBroken("it names no device")
+        raise broken("it names no device")
     try:
         device.encode()  # JSON can contain half a surrogate pair, which no path can hold
     except UnicodeEncodeError:
-        raise MountInfoBroken("its device is not Unicode text") from None
+        raise broken("its device is not Unicode text") from None
     return device

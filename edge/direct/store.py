@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from common.store.files import opened
-from edge.direct.mount_info import MountInfo, MountInfoBroken, device_of
+from edge.direct.mount_info import MountInfo, broken, device_of
 from edge.volume_errors import Uncertain, told
 
 # The directory below /run that both runtimes read. It is compiled into them.
@@ -60,7 +60,7 @@ class DirectVolumeStore:
         """
         content = info.encode()
         with told(f"write the mount info of {volume_path} below {self.root}"):
-            with suppress(MountInfoBroken):  # too large to be read: it is replaced
+            with suppress(Uncertain):  # too large to be read: it is replaced
                 if self._read(volume_path) == content:
                     return
             for sandbox_id in self.sandbox_ids(volume_path):
@@ -77,7 +77,7 @@ class DirectVolumeStore:
             try:
                 raw = self._read(volume_path)
                 return None if raw is None else device_of(raw)
-            except MountInfoBroken as error:
+            except Uncertain as error:
                 raise Uncertain(f"direct volume {volume_path}: {error}") from None
 
     def remove(self, volume_path: str) -> bool:
@@ -130,7 +130,7 @@ class DirectVolumeStore:
         except FileNotFoundError:
             return None
         if len(content) > LARGEST_BYTES:
-            raise MountInfoBroken(f"it is larger than {LARGEST_BYTES} bytes")
+            raise broken(f"it is larger than {LARGEST_BYTES} bytes")
         return content
 
     def _write(self, place: Path, content: bytes) -> None:

@@ -41,7 +41,7 @@ from edge.disk.mounts import read_table
 from edge.disk.own_thread import in_own_thread
 from edge.fencing.fenced_volumes import Kept, OwnPaths, file_system_of
 from edge.fencing.plan import FileSystem, Held, Plan, read_lease, read_plan, write_lease, write_plan
-from edge.fencing.shutdown import NotShutDown, is_held, shut_down
+from edge.fencing.shutdown import is_held, shut_down
 from edge.fencing.trial import flaw_of
 from edge.fencing.watchdog import Watchdog
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
@@ -74,7 +74,7 @@ class Fencing:
     ) -> None:
         """Take over the volumes of the last start. `lease_s` is the agent's, `boot` the id of the present boot.
 
-        Raises NewerState, OSError, or ValueError if the plan is damaged or lost: nobody knows what to fence.
+        Raises SettingsError, OSError, or ValueError if the plan is damaged or lost: nobody knows what to fence.
         """
         self._state_dir, self._root, self._is_wanted, self._boot = state_dir, root, is_wanted, boot
         self._watchdog = watchdog
@@ -430,7 +430,7 @@ class Fencing:
     def _shut_down(self, key: VolumeKey, one: _HeldVolume, lost: FileSystem) -> None:
         try:
             shut_down(lost, OwnPaths(one.held, self._root).have)
-        except (NotShutDown, OSError) as error:
+        except OSError as error:
             if one.why != str(error):
                 log.error("volume %s cannot be fenced, and the watchdog is not petted: %s", key, error)  # noqa: TRY400
             one.why = str(error)

@@ -47,7 +47,7 @@ class Plan:
 
 
 def read_plan(state_dir: Path) -> Plan | None:
-    """The plan on the disk; None if there is none. Raises NewerState, OSError, or ValueError if it is damaged."""
+    """The plan on the disk; None if there is none. Raises SettingsError, OSError, or ValueError if it is damaged."""
     try:
         body = read_state(state_dir / "fence.json", "edge agent")
     except FileNotFoundError:

@@ -29,20 +29,16 @@ _PROC: Final = Path("/proc")
 _DEVICES: Final = Path("/sys/dev/block")
 
 
-class NotShutDown(Exception):
-    """A file system could not be shut down; the text says why."""
-
-
 def shut_down(file_system: FileSystem, is_own: Callable[[str], bool]) -> None:
     """Shut a volume's file system down, if the kernel still has it. May hang. It can be done again.
 
-    `is_own` tells the volume's paths on this host. Raises NotShutDown unless it is certain that nobody writes.
+    `is_own` tells the volume's paths on this host. Raises OSError unless it is certain that nobody writes.
     """
     if not _is_there(file_system):
         return
     of_host = _mounts("self", file_system.device)
     if foreign := [mount.path for mount in of_host if not is_own(mount.path) or mount.fs_type != file_system.fs_type]:
-        raise NotShutDown(f"device {file_system.device} is mounted at {foreign[0]}, which is not the volume's")
+        raise OSError(f"device {file_system.device} is mounted at {foreign[0]}, which is not the volume's")
     is_called = False
     for place, mount in _reachable(of_host, file_system):
         descriptor = _opened(place, mount)
@@ -56,9 +52,9 @@ def shut_down(file_system: FileSystem, is_own: Callable[[str], bool]) -> None:
         finally:
             os.close(descriptor)
     if is_called:
-        raise NotShutDown("its file system still takes new files after the shutdown")
+        raise OSError("its file system still takes new files after the shutdown")
     if is_held(file_system):
-        raise NotShutDown(f"something holds device {file_system.device}, and no mount of it can be reached")
+        raise OSError(f"something holds device {file_system.device}, and no mount of it can be reached")
 
 
 def is_held(file_system: FileSystem) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 
 from edge.disk.mounts import read_table
 from edge.fencing.plan import FileSystem
-from edge.fencing.shutdown import NotShutDown, sequence_of, shut_down
+from edge.fencing.shutdown import sequence_of, shut_down
 
 # The size of the image in bytes (mkfs.xfs wants 300 MB), and the command that makes it.
 _MAKE: Final = {"ext4": (16 << 20, "mkfs.ext4", "-q", "-F"), "xfs": (300 << 20, "mkfs.xfs", "-q", "-f")}
@@ -40,7 +40,7 @@ def flaw_of(fs_type: str, directory: Path) -> str:
             return f"this kernel writes to a {fs_type} that was shut down when it is unmounted"
         _run("mount", "-o", "loop", image, point)
         return "" if (point / "file").read_bytes() == b"kept" else f"{fs_type} loses files in a shutdown"
-    except (NotShutDown, OSError, ValueError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         return f"a scratch image of {fs_type} cannot be shut down here: {error}"
     finally:
         _unmount_if_mounted(point)

@@ -144,7 +144,7 @@ class DriverRegistry:
     # ---- registration ------------------------------------------------------------------------------------------------
 
     async def register(self, offer: Offer) -> None:
-        """Register a driver, or raise RegistrationRefused. Then the registration is on disk, unless the disk fails."""
+        """Register a driver, or raise NotRegistered. Then the registration is on disk, unless the disk fails."""
         await register(offer, self._store, self._sockets)
         self._mark()
         self._tell()

@@ -4,7 +4,7 @@ Rules (kubernetes pkg/kubelet/pluginmanager/operationexecutor):
 
 * One registration uses one connection, so the same process answers GetInfo and gets the result. If the connection ends,
   the registration has failed.
-* Each call ends in time, with an answer or with `PluginSilent` and the reason.
+* Each call ends in time, with an answer or with `NotRegistered` and the reason.
 """
 
 import asyncio
@@ -12,12 +12,11 @@ import asyncio
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.registration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
-from common.errors import BridgeError
 from common.net.sockets import FileId, file_id
 from common.relay.client import Ask, Channel
 from common.relay.errors import VendorConnectionError
 from common.status import code_name
-from edge.registry.registration import Offer, shorten
+from edge.registry.registration import NotRegistered, Offer, shorten
 
 _SERVICE = "/pluginregistration.Registration"
 
@@ -27,10 +26,6 @@ _GET_INFO_LIMIT_S = 1.0
 _NOTIFY_LIMIT_S = 5.0
 
 _MAX_ANSWER_BYTES = 65_536  # room for a plugin's name, endpoint and versions
-
-
-class PluginSilent(BridgeError):
-    """A registration socket gave no usable answer; `str()` is the reason."""
 
 
 class PluginClient:
@@ -46,16 +41,16 @@ class PluginClient:
         )
 
     async def get_info(self) -> tuple[str, Offer]:
-        """Return the plugin's type and its offer (for a CSI driver), or raise PluginSilent."""
+        """Return the plugin's type and its offer (for a CSI driver), or raise NotRegistered."""
         body = await self._call("GetInfo", InfoRequest(), _DIAL_LIMIT_S)
         try:
             info = PluginInfo.FromString(body)
         except DecodeError:
-            raise PluginSilent("its answer to GetInfo does not parse") from None
+            raise NotRegistered("its answer to GetInfo does not parse") from None
         return info.type, Offer(self.socket, self._file, info.name, info.endpoint, tuple(info.supported_versions))
 
     async def notify(self, *, registered: bool, error: str = "") -> None:
-        """Notify the plugin of the registration's result. Raises PluginSilent if it did not confirm."""
+        """Notify the plugin of the registration's result. Raises NotRegistered if it did not confirm."""
         status = RegistrationStatus(plugin_registered=registered, error=error)
         await self._call("NotifyRegistrationStatus", status, _NOTIFY_LIMIT_S)
 
@@ -68,11 +63,11 @@ class PluginClient:
             async with asyncio.timeout(limit_s) as self._limit:
                 status, body = await call.unary()
         except TimeoutError:
-            raise PluginSilent(f"it does not answer {name}") from None
+            raise NotRegistered(f"it does not answer {name}") from None
         except VendorConnectionError as error:
-            raise PluginSilent(shorten(str(error))) from error
+            raise NotRegistered(shorten(str(error))) from error
         if not status.ok:
-            raise PluginSilent(f"it answered {name} with {code_name(status.code)}: {shorten(status.message)}")
+            raise NotRegistered(f"it answered {name} with {code_name(status.code)}: {shorten(status.message)}")
         return body or b""
 
     async def _connected(self, _ask: Ask) -> str:

@@ -37,8 +37,8 @@ _SHOWN_CHARS = 500
 Version = tuple[int, ...]
 
 
-class RegistrationRefused(BridgeError):
-    """A driver cannot register; `str()` is the reason that its registrar gets."""
+class NotRegistered(BridgeError):
+    """A plugin cannot register, or its registration socket gave no usable answer; `str()` is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from edge.registry.driver_sockets import DriverSockets, Seat, fits
 from edge.registry.drivers_store import DriversStore, NodeDriver
 from edge.registry.registration import (
     NodeInfo,
+    NotRegistered,
     Offer,
     Registration,
-    RegistrationRefused,
     Version,
     check_name,
     highest_version,
@@ -42,7 +42,7 @@ _ANSWERS_LIMIT_S = 2.0  # the driver that holds a name must answer within this t
 
 
 async def register(offer: Offer, store: DriversStore, sockets: DriverSockets) -> None:
-    """Register a driver in the store. Raises RegistrationRefused if it may not register, or did not answer."""
+    """Register a driver in the store. Raises NotRegistered if it may not register, or did not answer."""
     try:
         check_name(offer.name)
         version = highest_version(offer.versions)
@@ -55,7 +55,7 @@ async def register(offer: Offer, store: DriversStore, sockets: DriverSockets) ->
             store.install(registration, seat).file = offer.file
             store.node_plugins[offer.name] = registration.endpoint
     except (ValueError, CallError) as error:
-        raise RegistrationRefused(shorten(str(error))) from error
+        raise NotRegistered(shorten(str(error))) from error
 
 
 async def _see_that_name_is_free(offer: Offer, known: NodeDriver | None, seat: Seat, version: Version) -> None:

@@ -94,10 +94,6 @@ class _Unresolved(Exception):
     """A volume cannot be resolved; `str()` is the reason."""
 
 
-class _Refused(_Unresolved):
-    """A volume cannot be deferred to the pod's runtime, and somebody asks for that."""
-
-
 def resolve(
     found: Object,
     look: Look,
@@ -237,8 +233,9 @@ class _Resolver:
                 one = self._volume(given, name, uses[name])
             except _Unresolved as reason:
                 unresolved[name] = str(reason)
-                if isinstance(reason, _Refused):
-                    refused.add(name)
+            except NotDeferrable as reason:
+                unresolved[name] = f"volume {name} cannot be deferred to the runtime: {reason}"
+                refused.add(name)
             except OSError as error:  # the object cannot be read from the disk
                 unresolved[name], self._unread = str(error), True
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -379,10 +376,7 @@ class _Resolver:
             return want
         found = self._look(Ref("CSIDriver", "", want.volume.driver))
         annotations = (found.read()["metadata"].get("annotations") if found is not None else None) or {}
-        try:
-            return self._opt_in.decide(want, allowed=is_true(annotations.get(ANNOTATION)), sub_path=use.sub_path)
-        except NotDeferrable as reason:
-            raise _Refused(f"volume {want.volume_name} cannot be deferred to the runtime: {reason}") from reason
+        return self._opt_in.decide(want, allowed=is_true(annotations.get(ANNOTATION)), sub_path=use.sub_path)
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from common.relay.errors import Http2Error
 from common.relay.hpack import Decoder, encode
 from common.relay.server import in_task
 from common.status import Code, Status
-from edge.registry.plugin_client import PluginClient, PluginSilent
+from edge.registry.plugin_client import NotRegistered, PluginClient
 from edge.registry.registration import (
     NodeInfo,
     Registration,
@@ -149,7 +149,7 @@ async def _asking(cut: Cutter) -> None:
         await asyncio.sleep(0)
     if not asking.done():  # it waits for another dial, as after a connection that ended too early
         asking.cancel()
-    with contextlib.suppress(PluginSilent, asyncio.CancelledError):
+    with contextlib.suppress(NotRegistered, asyncio.CancelledError):
         kind, offer = await asking
         assert isinstance(kind, str)
         assert isinstance(offer.versions, tuple)

@@ -16,7 +16,7 @@ from cloud.claims.claim import Mark
 from cloud.claims.rules import GROUP, SNAPSHOT, VOLUME, Thing
 from cloud.kube.client import RESOURCES, KubeError
 from cloud.nodes.unique_segments import UniqueSegments, unique_keys
-from cloud.operators.cluster_release import GOES, ClusterRelease, NodeInTheWay, Released
+from cloud.operators.cluster_release import GOES, ClusterRelease, Released
 from cloud.operators.own_storage import own_contents, own_volumes
 from cloud.parts.sync_part import NoSync, SyncPart
 from cloud.sources.source import Item, Source
@@ -485,7 +485,7 @@ async def test_while_a_node_that_the_hub_did_not_make_is_there_nothing_changes()
     cluster.put("Node", "n1", annotations={})
     (node,) = [it for it in await cluster.whole(is_dry=True) if it.kind == "Node"]
     assert (node.fate, node.why) == ("blocks", "the hub did not make Node n1; first run kubectl delete node n1")
-    with pytest.raises(NodeInTheWay, match="is not abandoned: the hub did not make Node n1"):
+    with pytest.raises(BridgeError, match="is not abandoned: the hub did not make Node n1"):
         await cluster.run()
     assert cluster.changes() == []
 

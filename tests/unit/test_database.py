@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.errors import NewerState
+from common.errors import SettingsError
 from common.store import database_writer
 from common.store.database import Schema, connect_to_read, open_database
 from common.store.database_writer import DatabaseWriter, Statement, WriteFailed
@@ -100,7 +100,7 @@ def test_nothing_in_a_newer_file_is_touched_nor_beside_it(older: Path, mode: str
     with closing(opened(older, SECOND)) as database:
         database.execute(f"PRAGMA journal_mode={mode}")
     before = contents(older.parent)
-    with pytest.raises(NewerState):
+    with pytest.raises(SettingsError, match="was written by a newer"):
         opened(older, FIRST)
     assert contents(older.parent) == before
     assert [file.name for file in older.parent.iterdir()] == ["test.db"]
@@ -114,7 +114,7 @@ def test_a_newer_program_that_was_killed_after_its_migration_counts_as_newer_and
         shutil.copytree(older.parent, killed)
     before = contents(killed)
     assert set(before) == {"test.db", "test.db-wal"}
-    with pytest.raises(NewerState):
+    with pytest.raises(SettingsError, match="was written by a newer"):
         opened(killed / "test.db", FIRST)
     assert contents(killed) == before
     assert rows(killed / "test.db", SECOND) == [("a", 7)]

@@ -14,9 +14,8 @@ from edge.fencing import fencing as module
 from edge.fencing.fenced_volumes import Kept
 from edge.fencing.fencing import Fencing
 from edge.fencing.plan import FileSystem, read_plan
-from edge.fencing.shutdown import NotShutDown
 from edge.fencing.watchdog import Watchdog
-from edge.volume_errors import NotReady, Refused, Uncertain, Unended
+from edge.volume_errors import NotReady, Refused, Uncertain
 from edge.volumes import DriverRules, Volume
 from tests.kit.waiting import settle
 
@@ -184,7 +183,7 @@ async def test_the_watchdog_is_petted_while_the_lease_holds_and_after_it_when_al
 async def test_a_file_system_that_cannot_be_shut_down_leaves_the_watchdog_alone(agent: Agent) -> None:
     await agent.stage()
     agent.now += LEASE_S
-    agent.end, before = NotShutDown("held"), agent.watchdog.pets
+    agent.end, before = OSError("held"), agent.watchdog.pets
     for _ in range(3):
         await agent.look()
     assert (agent.watchdog.pets, agent.fencing.fenced(KEY)) == (before, "")
@@ -195,8 +194,8 @@ async def test_a_call_without_an_answer_needs_no_fence_and_stays_open_for_the_ne
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await agent.stage()
-    with pytest.raises(Unended):
-        await agent.call("pod", Unended("no answer"))
+    with pytest.raises(Uncertain, match="no answer"):
+        await agent.call("pod", Uncertain("no answer"))
     before = agent.watchdog.pets
     agent.now += LEASE_S
     await agent.look()

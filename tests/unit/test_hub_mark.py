@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.errors import NewerState
+from common.errors import SettingsError
 from edge.identity.hub_mark import HubMark
 from tests.kit.waiting import until
 
@@ -36,5 +36,5 @@ async def test_the_last_mark_of_the_hub_and_the_highest_epoch_are_kept_over_rest
     assert HubMark(tmp_path, HUBS).text == ""
     assert "hub.json is unreadable" in caplog.text
     (tmp_path / "hub.json").write_text('{"version": 2}')
-    with pytest.raises(NewerState):
+    with pytest.raises(SettingsError, match="was written by a newer"):
         HubMark(tmp_path, HUBS)

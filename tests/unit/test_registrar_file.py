@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.errors import NewerState
+from common.errors import SettingsError
 from edge.registry.drivers_store import KnownDrivers, read_drivers, write_drivers
 from edge.registry.registration import NodeInfo, Registration
 
@@ -128,7 +128,7 @@ def test_a_newer_agents_file_is_refused_and_left_as_it_is(file: Path) -> None:
     file.parent.mkdir()
     content = '{"version": 3, "drivers": []}'
     file.write_text(content)
-    with pytest.raises(NewerState, match=r"drivers\.json: was written by a newer edge agent \(schema 3"):
+    with pytest.raises(SettingsError, match=r"drivers\.json: was written by a newer edge agent \(schema 3"):
         read_drivers(file)
     assert file.read_text() == content
     assert list(file.parent.iterdir()) == [file]

@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloud.trust.signer import Signer
+from common.errors import HandshakeRefused
 from common.net.certificate import key_fingerprint
-from common.net.enrolment import Issued, NotIssued, Renew
+from common.net.enrolment import Issued, Renew
 from common.net.tls import TlsFiles
 from tests.kit.certificates import Authority, bundle, handshake
 from tests.kit.enrolling import NodeKey
@@ -85,7 +86,7 @@ def test_a_certificate_does_not_outlive_the_ca(tmp_path: Path) -> None:
     signing = SigningHub(tmp_path, ttl_s=500 * DAY_S)
     assert signing.node().peer().not_after <= signing.now + 400 * DAY_S
     signing.now += 401 * DAY_S
-    with pytest.raises(NotIssued, match="CA certificate has ended"):
+    with pytest.raises(HandshakeRefused, match="CA certificate has ended"):
         signing.node()
 
 
@@ -110,9 +111,9 @@ def broken(request: bytes) -> bytes:
     ids=["empty", "noise", "a wrong signature", "another curve", "RSA"],
 )
 def test_another_request_is_refused(signing: SigningHub, request_: bytes) -> None:
-    with pytest.raises(NotIssued, match="certificate request"):
+    with pytest.raises(HandshakeRefused, match="certificate request"):
         signing.signer.read_request(request_)
-    with pytest.raises(NotIssued, match="certificate request"):
+    with pytest.raises(HandshakeRefused, match="certificate request"):
         signing.signer.sign(request_, node="n1", generation=1, rights=())
 
 
@@ -180,24 +181,24 @@ def test_an_expired_certificate_is_renewed_within_the_grace(signing: SigningHub)
     signing.now += 1_000 + 10 * DAY_S
     peer = signing.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=11 * DAY_S)
     assert (peer.uris[:2], peer.key) == (("csi-bridge:node:n1", "csi-bridge:generation:3"), node.fingerprint)
-    with pytest.raises(NotIssued, match="longer than --renew-grace"):
+    with pytest.raises(HandshakeRefused, match="longer than --renew-grace"):
         signing.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=9 * DAY_S)
 
 
 def test_a_renewal_needs_the_present_key(signing: SigningHub) -> None:
     node, thief = signing.node(), NodeKey()
     renewal = node.late_renewal(thief, signer=thief)
-    with pytest.raises(NotIssued, match="not of the present"):
+    with pytest.raises(HandshakeRefused, match="not of the present"):
         signing.signer.read_present(renewal, "10.0.0.7:1", grace_s=0.0)
     seen = node.late_renewal(NodeKey())
-    with pytest.raises(NotIssued, match="not of the present"):  # a signature for another request
+    with pytest.raises(HandshakeRefused, match="not of the present"):  # a signature for another request
         signing.signer.read_present(Renew(thief.request, seen.certificate, seen.signature), "10.0.0.7:1", grace_s=0.0)
 
 
 def test_a_certificate_of_another_ca_is_not_renewed(signing: SigningHub, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     stranger = SigningHub(tmp_path / "other").node()
-    with pytest.raises(NotIssued, match="not signed by a CA of this hub"):
+    with pytest.raises(HandshakeRefused, match="not signed by a CA of this hub"):
         signing.signer.read_present(stranger.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
 
 
@@ -207,11 +208,11 @@ def test_a_certificate_of_another_role_is_not_renewed(signing: SigningHub, role:
     uses = {"hub": ("csi-bridge:hub", "csi-bridge:hubs"), "driver": ("csi-bridge:driver:a", "csi-bridge:drivers")}
     pem = signing.authority.issue(*uses[role], file="x", key=key)
     node = NodeKey(key, Issued(pem.cert.read_bytes(), b"", 1, 0, (), ()))
-    with pytest.raises(NotIssued, match="not one of a node"):
+    with pytest.raises(HandshakeRefused, match="not one of a node"):
         signing.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
 
 
 @pytest.mark.parametrize("certificate", [b"", b"noise" * 50])
 def test_noise_in_place_of_the_present_certificate_is_refused(signing: SigningHub, certificate: bytes) -> None:
-    with pytest.raises(NotIssued, match="cannot be read"):
+    with pytest.raises(HandshakeRefused, match="cannot be read"):
         signing.signer.read_present(Renew(NodeKey().request, certificate, b"x"), "10.0.0.7:1", grace_s=0.0)

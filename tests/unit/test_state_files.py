@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import NewerState
+from common.errors import SettingsError
 from common.store.files import replace_file
 from common.store.state_file import make_state_directory, read_state, write_state
 
@@ -150,7 +150,7 @@ def test_what_was_written_is_read_with_its_version(path: Path) -> None:
 def test_a_newer_file_is_refused_and_left_as_it_is(path: Path) -> None:
     path.write_text('{"version": 2, "names": []}')
     before = path.read_bytes(), path.stat().st_mtime_ns
-    with pytest.raises(NewerState, match=r"state\.json: was written by a newer hub \(schema 2, this one knows 1\)"):
+    with pytest.raises(SettingsError, match=r"state\.json: was written by a newer hub \(schema 2, this one knows 1\)"):
         read_state(path, "hub")
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
 

@@ -6,8 +6,7 @@ import pytest
 
 from cloud.trust.tokens import KEPT_S, Tokens
 from cloud.trust.trust_store import Token, TrustStore
-from common.errors import CallError
-from common.net.enrolment import NotIssued
+from common.errors import CallError, HandshakeRefused
 from common.operator_orders import CreateToken
 from tests.kit.memory_records import MemoryRecords
 
@@ -33,7 +32,7 @@ async def test_a_wrong_secret_and_an_unknown_token_are_refused_with_the_same_wor
     token, secret = await minted.make()
     said = set()
     for name, given in ((token.id, bytes(32)), ("nosuch", secret), (token.id, b""), (token.id, secret[:-1])):
-        with pytest.raises(NotIssued) as refused:
+        with pytest.raises(HandshakeRefused) as refused:
             minted.tokens.check(name, given, "n1")
         said.add(str(refused.value))
     assert said == {"the hub has no such token"}
@@ -50,7 +49,7 @@ async def test_a_token_is_for_the_nodes_of_its_pattern(
     if lets:
         minted.tokens.check(token.id, secret, node)
     else:
-        with pytest.raises(NotIssued, match="is for"):
+        with pytest.raises(HandshakeRefused, match="is for"):
             minted.tokens.check(token.id, secret, node)
 
 
@@ -65,7 +64,7 @@ async def test_a_token_that_replaces_a_node_names_one_node(minted: MintedTokens)
 async def test_a_token_ends(minted: MintedTokens) -> None:
     token, _ = await minted.make()
     minted.now = 1_060.0
-    with pytest.raises(NotIssued, match="has ended"):
+    with pytest.raises(HandshakeRefused, match="has ended"):
         minted.tokens.check_use(token)
     assert [one.state for one in await minted.tokens.describe()] == ["ended"]
 
@@ -74,7 +73,7 @@ async def test_a_revoked_token_lets_nobody_join(minted: MintedTokens) -> None:
     token, secret = await minted.make()
     await minted.tokens.revoke(token.id)
     await minted.tokens.revoke(token.id)
-    with pytest.raises(NotIssued, match="revoked"):
+    with pytest.raises(HandshakeRefused, match="revoked"):
         minted.tokens.check(token.id, secret, "n1")
     assert [one.state for one in await minted.tokens.describe()] == ["revoked"]
     with pytest.raises(CallError, match="no such token"):

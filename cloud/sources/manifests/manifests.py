@@ -35,7 +35,7 @@ class Manifests(Source):
     def __init__(self, directory: Path, told: Callable[[], Told], bindings: Path) -> None:
         """`told` returns the reports of nodes, the same object until one changes; call `wake` then.
 
-        `bindings` is the file of the pairs that are bound. Raises NewerState if a newer hub wrote it.
+        `bindings` is the file of the pairs that are bound. Raises SettingsError if a newer hub wrote it.
         """
         super().__init__()
         self._directory, self._told, self._bindings = directory, told, bindings

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from common.errors import NewerState
 from common.store.state_file import read_state, write_state
 
 log = logging.getLogger("csi_bridge.hub.manifests")
@@ -26,14 +25,12 @@ class Pairs:
 
 
 def read_pairs(path: Path) -> Pairs:
-    """The stored pairs; none if there is no file, or none that can be read. Raises NewerState."""
+    """The stored pairs; none if no file can be read. Raises SettingsError: a newer hub wrote it."""
     try:
         stored = read_state(path, "hub")
         return Pairs(*({str(key): str(it) for key, it in stored[name].items()} for name in ("volume_of", "claim_of")))
     except FileNotFoundError:
         return Pairs()
-    except NewerState:
-        raise
     except (OSError, ValueError, KeyError, AttributeError) as error:
         log.error("%s cannot be used, so claims that name no volume are matched anew: %s", path, error)  # noqa: TRY400  # not a bug
         return Pairs()

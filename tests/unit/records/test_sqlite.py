@@ -10,7 +10,7 @@ import pytest
 
 from cloud.records.records import Change, Kind
 from cloud.records.sqlite import SqliteRecords
-from common.errors import NewerState, SettingsError
+from common.errors import SettingsError
 from common.store.database_writer import WriteFailed
 from tests.kit.records_suite import RecordsSuite, found
 
@@ -68,7 +68,7 @@ async def test_a_file_of_a_newer_hub_stops_the_hub(tmp_path: Path) -> None:
     await SqliteRecords(tmp_path).close()
     with database(tmp_path) as it:
         it.execute("PRAGMA user_version=9")
-    with pytest.raises(NewerState, match="schema 9"):
+    with pytest.raises(SettingsError, match="schema 9"):
         SqliteRecords(tmp_path)
 
 
