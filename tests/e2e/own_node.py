@@ -14,7 +14,7 @@ from tests.e2e.node import Node
 from tests.kit.guest import Guest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tests.kit.peers.deployment import Deployment
     from tests.kit.peers.kube_api import KubeApi, Object
@@ -49,17 +49,6 @@ class OwnNode(Node):
         uid, wanted = pod["metadata"]["uid"], len(pod["spec"]["volumes"])
         states = [it["state"] for it in self.volumes() if it["uid"] == uid]
         return states == ["published"] * wanted
-
-    def start_containers(self, pods: Iterable[Object]) -> None:
-        """Say of the pods here that they run, if they have their volumes: it is no business of the agent's."""
-        for pod in pods:
-            conditions = pod["status"].get("conditions", [])
-            is_new = pod["spec"].get("nodeName") == self.name and pod["status"]["phase"] == "Pending"
-            if is_new and self.has_volumes(pod):
-                ready = [{"type": it, "status": "True"} for it in ("ContainersReady", "Ready")]
-                status = {"phase": "Running", "conditions": [*conditions, *ready]}
-                meta = pod["metadata"]
-                self._api.patch_status("Pod", meta["name"], {"status": status}, namespace=meta["namespace"])
 
     def guest(self, pod: Object, volume: str) -> Guest:
         (found,) = (it for it in self.volumes() if (it["uid"], it["volume"]) == (pod["metadata"]["uid"], volume))

@@ -14,7 +14,6 @@ import grpc.aio
 from common.errors import CallError
 from common.net.sockets import listen_unix
 from common.relay.client import Channel
-from common.relay.errors import VendorConnectionError
 from common.relay.frames import PREFACE
 from common.relay.server import CancelReason, Server, ServerCall, ServerSettings, in_task
 from common.status import Code, Origin, Status
@@ -99,23 +98,6 @@ async def channel_to(path: Path, **settings: Any) -> AsyncIterator[Channel]:
         yield channel
     finally:
         await channel.close()
-
-
-def forwarding(channel: Channel) -> Callable[[ServerCall], Coroutine[Any, Any, None]]:
-    """A handler that passes everything on: the bridge without the link."""
-
-    async def handle(call: ServerCall) -> None:
-        onward = channel.call(call.method, call.request, timeout_s=call.timeout_s)
-        try:
-            async for message in onward:
-                await call.send(message)
-            call.finish(onward.status)
-        except VendorConnectionError as error:
-            call.finish(Status(Code.UNAVAILABLE, str(error)))
-        finally:
-            onward.cancel()
-
-    return handle
 
 
 async def echo(call: ServerCall) -> None:

@@ -15,7 +15,6 @@ from common.relay.errors import (
     VendorConnectionError,
     VendorUnreachable,
 )
-from common.relay.hpack import Decoder
 from common.status import Code, Status
 from tests.integration.relay.support import MIB, RawPeer, channel_to, raw_vendor_at, vendor_at
 from tests.kit.http2 import SETTINGS, fields, wire
@@ -353,22 +352,6 @@ async def test_a_call_that_is_always_refused_ends_in_an_error(path: Path) -> Non
     async with raw_vendor_at(path, behave), channel_to(path) as channel:
         assert isinstance(await outcome(channel), VendorConnectionError)
     assert tries == 6
-
-
-async def test_a_request_says_what_grpc_wants(path: Path) -> None:
-    seen: list[dict[bytes, bytes]] = []
-
-    async def behave(peer: RawPeer) -> None:
-        await peer.send(SETTINGS)
-        seen.append(dict(Decoder(1 << 16).decode((await peer.frame(1))[3])))
-        await peer.send(HEADERS, MESSAGE, trailers(0))
-        await peer.rest()
-
-    async with raw_vendor_at(path, behave), channel_to(path) as channel:
-        await channel.call("/a/B", b"", timeout_s=600).unary()
-    assert seen[0][b":authority"] == b"localhost"
-    assert seen[0][b"grpc-timeout"] == b"600000m"
-    assert seen[0][b"content-type"] == b"application/grpc"
 
 
 async def test_a_driver_that_stops_reading_holds_one_message_per_call_and_no_more(path: Path) -> None:

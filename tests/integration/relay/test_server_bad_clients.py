@@ -9,10 +9,10 @@ import pytest
 from common.relay.connection import WRITE_STUCK_BYTES
 from common.relay.frames import PREFACE
 from common.relay.hpack import Decoder
-from common.relay.server import Server, ServerCall, ServerConnection
+from common.relay.server import Server, ServerCall
 from common.status import Code, Status
 from tests.integration.relay.support import MIB, RawPeer, echo, raw_sidecar_at, serving, sidecar_at
-from tests.kit.http2 import REQUEST, SETTINGS, Wire, fields, message, wire
+from tests.kit.http2 import REQUEST, SETTINGS, fields, message, wire
 from tests.kit.waiting import until
 
 
@@ -96,39 +96,6 @@ async def test_a_client_that_breaks_http2_loses_its_connection_and_no_other_does
     assert "broke the rules of HTTP/2" in caplog.text
 
 
-async def test_headers_message_and_trailers_leave_in_one_write(path: Path) -> None:
-    async with serving(path, echo) as server:
-        connection = ServerConnection(server)
-        transport = Wire(connection)
-        connection.data_received(PREFACE + SETTINGS + request() + wire(0, 1, 1, message(b"x")))
-        await until(lambda: message(b"x") in b"".join(transport.writes))
-        (answer,) = [data for data in transport.writes if message(b"x") in data]
-        assert answer.endswith(b"grpc-status\x010")
-        transport.lose()
-
-
-async def test_a_slow_reader_slows_the_handler_to_its_own_pace(path: Path) -> None:
-    sent = 0
-
-    async def handler(call: ServerCall) -> None:
-        nonlocal sent
-        for _ in range(300):
-            await call.send(b"x" * 100_000)
-            sent += 1
-        call.finish(Status(Code.OK))
-
-    async with serving(path, handler), raw_sidecar_at(path) as peer:
-        await peer.send(request(), wire(0, 1, 1, message(b"")))
-        read = 0
-        while read < 300 * 100_005:
-            size = len((await peer.frame(0))[3])
-            read += size
-            assert sent * 100_005 <= read + 65_535
-            update = size.to_bytes(4, "big")
-            await peer.send(wire(8, 0, 0, update), wire(8, 0, 1, update))
-    assert sent == 300
-
-
 async def test_a_client_that_never_reads_stops_its_own_answers_alone(path: Path) -> None:
     sent = 0
 
@@ -160,33 +127,6 @@ async def test_a_client_that_pings_and_never_reads_is_not_read_from_either(path:
         while not flood.done():
             await peer.reader.read(MIB)
         assert await sidecar.unary_unary("/a/B")(b"served") == b"served"
-
-
-async def test_a_call_opened_and_reset_at_once_leaves_nothing(path: Path) -> None:
-    async with serving(path, echo) as server, raw_sidecar_at(path) as peer:
-        for number in range(50):
-            stream = 2 * number + 1
-            await peer.send(
-                wire(1, 4, stream, fields(*REQUEST.items())),
-                wire(0, 1, stream, message(b"x")),
-                wire(3, 0, stream, b"\0\0\0\x08"),
-            )
-        await peer.send(wire(6, 0, 0, b"the end."))
-        await peer.frame(6, ack=True)
-        assert server.calls_in_flight == 0
-        (connection,) = server.connections
-        assert not connection.streams
-
-
-async def test_a_deadline_while_the_client_does_not_read_resets_the_stream(path: Path) -> None:
-    async def handler(call: ServerCall) -> None:
-        while True:
-            await call.send(b"x" * MIB)
-
-    async with serving(path, handler) as server, raw_sidecar_at(path) as peer:
-        await peer.send(request(("grpc-timeout", "50m")), wire(0, 1, 1, message(b"")))
-        assert (await peer.frame(3))[2:] == (1, b"\0\0\0\x08")
-        assert server.calls_in_flight == 0
 
 
 async def test_a_send_cut_by_its_handler_still_goes_out_whole_before_the_status(path: Path) -> None:
