@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cli.process_options import EDGE_OPTIONS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def agent_settings(state_dir: Path, *drivers: Path, node: str = "n1", own: bool = True) -> Any:

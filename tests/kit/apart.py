@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from common.messages import Chunk, End, Open
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from common.codec import UnknownFrame
-    from common.messages import Frame
+from common.codec import UnknownFrame
+from common.messages import Chunk, End, Frame, Open
 
 
 def apart(frames: Iterable[Frame | UnknownFrame]) -> Iterator[Frame | UnknownFrame]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from cloud.trust.audit import Event, log
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Line = tuple[Event, str, str, dict[str, str | int]]
 """The event, who, the address, and the other fields."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from cloud.sources.manifests.manifest_objects import Entry, read_objects
+from common.objects.objects import Ref
 from common.objects.offline_policy import PARAMETER
-
-if TYPE_CHECKING:
-    from common.objects.objects import Ref
 
 DRIVER = "d.example"
 

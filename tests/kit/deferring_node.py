@@ -10,8 +10,9 @@ with DeferringNode(short_dir, tmp_path) as node:
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.csi import csi_pb2 as csi
 from tests.kit.cdi_rules import devices_in
@@ -19,9 +20,6 @@ from tests.kit.edge_node import EdgeNode, Object, csi_driver, pod, volume
 from tests.kit.guest import STORE, Guest
 from tests.kit.operator import by_hand
 from tests.kit.sidecar import Sidecar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ANNOTATION = "csi-bridge.io/direct-volumes"
 

@@ -15,8 +15,9 @@ import contextlib
 import json
 import os
 import subprocess
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import yaml
 
@@ -33,12 +34,8 @@ from tests.kit.operator import hub_state
 from tests.kit.peers.testdriver import RunningDriver, start_testdriver
 from tests.kit.processes import Process, Supervisor, listens_on
 from tests.kit.sidecar import Sidecar
+from tests.kit.testdriver.call_log import Call
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tests.kit.testdriver.call_log import Call
 
 Object = dict[str, Any]
 

@@ -14,13 +14,15 @@ import asyncio
 import base64
 import heapq
 import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.objects.objects import Object, Ref, Stamp, encode_body
-from common.observe.metrics import Metrics
+from common.observe.metrics import Metrics, VolumeStats
+from common.pages.agent import PodVolumeStatus
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable, published_for, staged_for
 from edge.disk.layout import Layout
@@ -37,12 +39,6 @@ from edge.wanted.opt_in import OptIn
 from edge.wanted.states import Device, Publication, Row
 from edge.wanted.wanted import Wanted
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-
-    from common.observe.metrics import VolumeStats
-    from common.pages.agent import PodVolumeStatus
 
 NODE = "n1"
 DRIVER = "d.csi"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -14,12 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from common.messages import Chunk, End, Kind, Open, Priority
 from common.net.certificate import key_fingerprint, with_certificate
 from common.net.enrolment import Answer, Issued, Renew, Request, decode, encode, renewal_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from common.net.peer import Peer
-    from tests.kit.stranger import Stranger
+from common.net.peer import Peer
+from tests.kit.stranger import Stranger
 
 
 @dataclass

@@ -10,17 +10,13 @@ A test uses it so:
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from common.messages import Chunk, Credit, End, Goodbye, Kind, Open, Ping, Pong, Priority, encode_chunk
 from common.objects.digest import digest_of
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from common.objects.sync import BUDGET_BYTES
 from common.objects.sync_messages import Differ, Digest, Refused, Stored, SyncMessage, decode, encode, put
-from tests.kit.stranger import hello
-
-if TYPE_CHECKING:
-    from tests.kit.stranger import Stranger
+from tests.kit.stranger import Stranger, hello
 
 _STREAM = 1
 _CHUNK_BYTES = 16_384

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 from cloud.kube.client import RESOURCES, KubeError, Page, Resource
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 Body = dict[str, Any]
 

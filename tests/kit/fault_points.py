@@ -9,18 +9,15 @@ from __future__ import annotations
 import itertools
 import signal
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kit.edge_node import EdgeNode, pod, volume
+from tests.kit.testdriver.call_log import Call
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from tests.kit.testdriver.call_log import Call
 
 FILESYSTEM = [
     *(f"stage.{point}" for point in (

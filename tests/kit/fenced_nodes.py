@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import yaml
 
@@ -30,11 +30,9 @@ from tests.kit.fake_watchdog import FakeWatchdog
 from tests.kit.machine import Machine
 from tests.kit.processes import Process
 from tests.kit.shared_disk import HangingStorage, SharedDisk
+from tests.kit.sidecar import Outcome
 from tests.kit.vendor import Refusal, Vendor, VendorCall
 from tests.kit.waiting import let_pass, wait_for
-
-if TYPE_CHECKING:
-    from tests.kit.sidecar import Outcome
 
 LEASE_S, WATCHDOG_S = 2.0, 5.0
 BOUND_S = LEASE_S * 1.01 + WATCHDOG_S * 1.1 + 5.0

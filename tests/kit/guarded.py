@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloud.detach.absences import Absences
 from cloud.detach.fences import Fences
@@ -11,6 +11,7 @@ from cloud.detach.mount_guard import MountGuard
 from cloud.detach.mounts import Mounts, no_mounts
 from cloud.kinds.nodes import NodeState
 from cloud.nodes.node_records import StoredNode, record_of
+from cloud.records.records import Change
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
@@ -20,9 +21,6 @@ from common.objects.objects import Ref, Stamp
 from common.operator_orders import Fence, Unfence
 from tests.kit.cluster_objects import DRIVER, attachment, entries, node, volume
 from tests.kit.memory_records import MemoryRecords
-
-if TYPE_CHECKING:
-    from cloud.records.records import Change
 
 NOW = 1_800_000_000.0
 LEFT = 1_799_999_000.0

@@ -14,10 +14,13 @@ import asyncio
 import itertools
 import json
 from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+from google.protobuf.message import Message
 
 from cli.edge_volumes import ask
 from cloud.sync.streams import SyncServer
@@ -31,23 +34,16 @@ from common.observe.version import introduce
 from common.pages.json_form import plain
 from common.parsers import HostPort
 from common.session.limits import Limits
+from common.session.link import Link, Stream
 from common.status import Origin, Status
 from edge.disk.loop_devices import detach_loops
 from edge.disk.mounts import read_table, unmount
 from tests.kit.answers import methods_of, path_of
 from tests.kit.bridge import Agent, Bridge
-from tests.kit.certificates import Authority
+from tests.kit.certificates import Authority, Pem
 from tests.kit.linked import Peer
 from tests.kit.vendor import Vendor, VendorCall
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
-    from google.protobuf.message import Message
-
-    from common.session.link import Link, Stream
-    from tests.kit.certificates import Pem
 
 NODE_METHODS = sorted(methods_of("Node"))
 """The paths of the Node service."""

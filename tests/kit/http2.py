@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from common.relay.client_call import AnswerReceiver, ClientCall
 from common.relay.client_connection import ClientConnection
-from common.relay.errors import VendorUnreachable
+from common.relay.errors import VendorConnectionError, VendorUnreachable
 from common.relay.frames import PREFACE
-from common.relay.server import Server, ServerCall, ServerConnection, ServerSettings
+from common.relay.server import Callee, Server, ServerCall, ServerConnection, ServerSettings
 from common.status import Code, Status
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.relay.errors import VendorConnectionError
-    from common.relay.server import Callee
 
 Frame = tuple[int, int, int, bytes]
 """Kind, flags, stream id, payload."""

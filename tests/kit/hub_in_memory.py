@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cli.process_options import HUB_OPTIONS
 from cloud.hub_pages import HubPages
@@ -21,16 +23,11 @@ from common.net.peer import Peer as Address
 from common.observe.metrics import Metrics
 from common.observe.version import introduce
 from common.session.limits import Limits
+from common.session.link import Link, Stream
+from common.status import Status
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
-
-    from common.session.link import Link, Stream
-    from common.status import Status
 
 DRIVER = "d.example"
 CREATE = "/csi.v1.Controller/CreateVolume"

@@ -6,22 +6,16 @@ import contextlib
 import socket
 import ssl
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
-from common.messages import Goodbye
-from tests.kit.bridge import Bridge
+from common.messages import Goodbye, Hello
+from tests.kit.bridge import Bridge, Hub
+from tests.kit.certificates import Authority
 from tests.kit.enrolling import trusting
 from tests.kit.stranger import HungUp, Stranger, hello
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.messages import Hello
-    from tests.kit.bridge import Hub
-    from tests.kit.certificates import Authority
 
 
 @contextlib.contextmanager

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.messages import Goodbye, Kind
 from common.net.enrolment import Issued, Join, JoinToken, Refused, Renew, parse_token
+from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority
 from tests.kit.enrolling import NodeKey, ask, trusting
 from tests.kit.operator import by_hand
 from tests.kit.ports import free_ports
 from tests.kit.stranger import Stranger, hello
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 
 class JoinableHub:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.store.fault_points import VARIABLE
 from edge.identity.identity import Identity
@@ -21,10 +22,6 @@ from tests.kit import prefork
 from tests.kit.bridge import Agent, Bridge, Hub
 from tests.kit.certificates import Authority
 from tests.kit.ports import free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,10 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.kit.processes import Process
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

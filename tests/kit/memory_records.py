@@ -8,20 +8,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
 from cloud.records.objects import place_of, records_in, value_of
-from cloud.records.records import read_all
+from cloud.records.records import Adopt, Body, Change, Key, Kind, Now, read_all
 from common.store.database_writer import WriteFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from cloud.records.records import Adopt, Body, Change, Key, Kind, Now
 
 CRDS = Path(__file__).parents[2] / "deploy/cloud/base/crds.yaml"
 

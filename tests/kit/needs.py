@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT = "needs root: sudo make test"
 GO = "needs Go 1.26 or newer on PATH: install Go"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from cloud.calls.call import Call, Calls
 from cloud.calls.node_calls import NodeCalls
+from cloud.claims.book import Book
+from cloud.claims.claim import Attempt, Claim
 from cloud.claims.claims import Claims
 from cloud.claims.election import ElectionRules, Seat
 from cloud.claims.rules import VOLUME, Thing
@@ -47,17 +50,10 @@ from common.objects.objects import Ref, Stamp
 from common.objects.topology import NODE_SEGMENT
 from common.observe.metrics import Metrics
 from common.observe.version import introduce
+from common.session.receiver import Receiver
 from common.status import Code, Origin, Status
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.state_db import records_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from cloud.claims.book import Book
-    from cloud.claims.claim import Attempt, Claim
-    from common.session.receiver import Receiver
 
 DRIVER = "d.example"
 LEASE_S = 60

@@ -6,10 +6,7 @@ import itertools
 import os
 import random
 import socket
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 # Below Linux' range for outgoing connections, which could take a port between the check and the peer's bind.
 _FIRST, _WORKERS, _EACH = 20_000, 8, 1_500

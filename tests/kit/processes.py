@@ -15,15 +15,13 @@ import signal
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
 
 from tests.kit import prefork
 from tests.kit.leash import leash
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 _TAIL_LINES = 30
 _STOP_LIMIT_S = 10.0

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -13,16 +13,11 @@ from cloud.claims.claim import Mark
 from cloud.claims.claims import Claims
 from cloud.claims.election import Elected
 from cloud.claims.rules import GROUP, VOLUME, Thing
-from cloud.records.records import Change, Kind
+from cloud.records.records import Body, Change, Key, Kind, Records
 from common.errors import SettingsError
 from tests.kit.placed_nodes import claimed
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from cloud.records.records import Body, Key, Records
-
-    Reopen = Callable[[], Awaitable[Records]]
+Reopen = Callable[[], Awaitable[Records]]
 
 KEY = ("d.example", "CreateVolume größe '; DROP TABLE records; -- \u4e2d/..")
 

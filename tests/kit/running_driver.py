@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -14,10 +16,6 @@ from common.csi import csi_pb2 as pb
 from common.csi.methods import METHODS
 from tests.kit.processes import Process, ProcessDiedError
 from tests.kit.testdriver.call_log import Call, read_calls
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MIB = 1024 * 1024
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path
 
 _MAKE = {"ext4": ("64M", "mkfs.ext4", "-q", "-F"), "xfs": ("300M", "mkfs.xfs", "-q", "-f")}
 

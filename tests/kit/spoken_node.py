@@ -10,8 +10,13 @@ A test uses it so:
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
+
+from google.protobuf.message import Message
 
 from common.csi import csi_pb2 as csi
 from common.csi.methods import METHODS
@@ -32,17 +37,9 @@ from tests.kit.answers import path_of
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority
 from tests.kit.operator import node_state
+from tests.kit.sidecar import Outcome, Sidecar
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from google.protobuf.message import Message
-
-    from tests.kit.sidecar import Outcome, Sidecar
 
 _REPORTS = 1
 """The number of its stream of reports."""

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from cloud.records.records import Body, Key, Kind
 from common.store.database import connect_to_read
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloud.records.records import Body, Key, Kind
 
 
 def records_in(state_dir: Path, kind: Kind) -> dict[Key, Body]:

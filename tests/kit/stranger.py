@@ -19,16 +19,14 @@ import socket
 import ssl
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from common.codec import UnknownFrame
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.reports import GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport, encode_reports
 from common.messages import Chunk, End, Frame, Goodbye, Hello, Kind, Open, Priority, decode, encode
 from common.observe.version import introduce
 from tests.kit.apart import apart
-
-if TYPE_CHECKING:
-    from common.codec import UnknownFrame
 
 _PATIENCE_S = 60.0
 """Only a failing test waits so long."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from common.objects.objects import Object, Ref, Stamp
 from common.objects.sync import MISSED_KINDS, PASSING_KINDS, Confirmed, Learner, Teller, Untold
 from common.objects.sync_messages import Change, Drop, InStep, Put, Stored, SyncMessage, decode, encode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.objects.objects import Object, Ref, Stamp
 
 MAX_MESSAGE_BYTES = 3_000
 

@@ -6,8 +6,9 @@ import asyncio
 import io
 import json
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,7 @@ from common.observe.exposition import registry_of
 from common.observe.metrics import Metrics
 from common.status import Code, Origin, Status
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Lines = Callable[[], list[dict[str, Any]]]
+Lines = Callable[[], list[dict[str, Any]]]
 
 log = logging.getLogger("csi_bridge.test")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,10 @@ from common.csi.reports import CONTROLLER_GET_CAPABILITIES, Answer, DriverReport
 from common.errors import MessageTooLarge
 from common.messages import Kind
 from common.observe.metrics import Metrics
+from common.relay.client_call import ClientCall
 from common.relay.errors import VendorCallWithheld, VendorConnectionError, VendorUnreachable
 from common.session.limits import Limits
-from common.session.link import Stream
+from common.session.link import Link, Stream
 from common.status import Code, Origin, Status
 from edge.agent import Agent
 from edge.calls.controller_lease import ControllerLease
@@ -29,12 +31,6 @@ from edge.reports.problems import Problems
 from tests.kit.accounts import note_ends
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from common.relay.client_call import ClientCall
-    from common.session.link import Link
 
 NAME = "d.example"
 CONTROLLER = "/csi.v1.Controller/"

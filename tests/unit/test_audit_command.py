@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,9 +19,6 @@ from common.errors import BridgeError
 from common.net.endpoint import Endpoint
 from common.operator_orders import Audited, Leak, Unasked
 from common.status import Code, Status
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW = datetime(2026, 11, 21, 9, 12, 3, tzinfo=UTC)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from common.links.transport import WebSocket
 from common.messages import Kind, Open
 from common.net.endpoint import hub_endpoint
 from common.observe.version import introduce
+from common.relay.server import ServerCall
 from common.session import batch
 from common.session.limits import Limits
 from common.session.link import Link
@@ -18,9 +17,6 @@ from common.status import Code, Status
 from tests.kit.http2 import REQUEST, Serving, Wire, fields, message, wire
 from tests.kit.linked import Peer
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from common.relay.server import ServerCall
 
 OK = Status(Code.OK)
 

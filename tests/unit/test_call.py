@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 import pytest
@@ -12,9 +12,6 @@ import pytest
 from cli.operators.call import encode_request, find_method, secrets_in, show
 from common.csi import csi_pb2
 from common.csi.methods import METHODS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CREATE = "/csi.v1.Controller/CreateVolume"
 PUBLISH = "/csi.v1.Controller/ControllerPublishVolume"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,6 @@ from edge.volume_errors import NotReady
 from edge.volumes import DriverRules, Pod, PodVolume, SecretRef, Volume
 from edge.wanted.call_inputs import CallInputs, Waiting
 from tests.kit.edge_volumes import DRIVER, NODE, FakeClock, FakeStore, attachment, secret
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 VOLUME = Volume(driver=DRIVER, handle="h-data", name="pv-data")
 REF = SecretRef("default", "s")

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloud.claims.election import Seat
 from common.csi.reports import DriverReport
+from common.session.link import Link
 from tests.kit.waiting import settle
 from tests.unit.test_edge_nodes import DRIVER, Known, hello, report
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.session.link import Link
 
 
 @pytest.fixture

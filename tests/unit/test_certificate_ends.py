@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import ssl
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -16,9 +16,6 @@ from common.net.certificate_ends import CertificateEnds, Term, terms_in
 from common.observe.exposition import registry_of
 from common.observe.metrics import Metrics
 from tests.kit.certificates import Authority, bundle
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY = 86_400.0
 

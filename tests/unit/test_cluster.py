@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from cloud.sources.cluster.cluster import WATCHED, Cluster
 from common.objects.objects import Ref
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 POD = Ref("Pod", "default", "web")
 

@@ -5,15 +5,12 @@ the tests move the machine's clock and the loop's.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from edge.calls.controller_lease import ControllerLease, boot_time
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Link:

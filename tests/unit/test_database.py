@@ -6,8 +6,9 @@ import asyncio
 import shutil
 import sqlite3
 import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing, nullcontext
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +17,6 @@ from common.store import database_writer
 from common.store.database import Schema, connect_to_read, open_database
 from common.store.database_writer import DatabaseWriter, Statement, WriteFailed
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
 
 TABLE = "CREATE TABLE items (key TEXT PRIMARY KEY) STRICT"
 FIRST = Schema("hub", ((TABLE,),))

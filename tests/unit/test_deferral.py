@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from common.objects.objects import Ref
 from common.observe.metrics import Metrics
 from edge.direct.file_systems import Content
+from edge.disk.found_volumes import Published
 from edge.disk.layout import Layout
 from edge.disk.runtimes import direct_runtime
 from edge.volume_errors import Uncertain
+from edge.volumes import PodVolume
 from edge.wanted.opt_in import ANNOTATION, OptIn
 from edge.wanted.states import BY_DRIVER, Handover, Publication, State
 from tests.kit.edge_volumes import EdgeVolumes
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.objects.objects import Ref
-    from edge.disk.found_volumes import Published
-    from edge.volumes import PodVolume
 
 DEVICE = Path("/dev/vdb")
 OPT_IN = OptIn({"kata": direct_runtime("kata=go:3.20")}, Layout(Path("/root")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,11 +13,9 @@ from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.errors import CallError
 from common.operator_orders import Allow, CreateToken, Deny
 from common.store.database_writer import WriteFailed
+from tests.kit.audit import Line
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from tests.kit.audit import Line
 
 NOW = 1_800_000_000.0
 SERIAL = 0x1A2B3C

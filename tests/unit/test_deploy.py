@@ -9,8 +9,9 @@ import ssl
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -25,6 +26,8 @@ from cloud.trust.admission import admit
 from common.errors import HandshakeRefused
 from common.net.certificate import with_certificate
 from common.net.enrolment import rights_in
+from common.net.peer import Peer
+from common.net.settings import ProcessSettings
 from common.observe.version import VERSION, introduce
 from edge.settings import AgentFlags
 from examples.dirdriver import main as dirdriver
@@ -42,12 +45,6 @@ from tests.kit.deployed import (
     objects,
     pod_spec,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from common.net.peer import Peer
-    from common.net.settings import ProcessSettings
 
 Object = dict[str, Any]
 

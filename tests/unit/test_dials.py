@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import HandshakeRefused, MessageTooLarge
 from common.links.local_dial import LocalPort
-from common.messages import Kind, Reason
+from common.messages import Kind, Open, Reason
 from common.net.endpoint import Endpoint, hub_endpoint, is_loopback
 from common.net.peer import Peer as Identity
 from common.observe.version import introduce
 from common.session.limits import Limits
+from common.session.link import Link
 from common.session.receiver import Receiver
 from common.status import Code, Status
 from tests.kit.linked import Peer, local_pair
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from common.messages import Open
-    from common.session.link import Link
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +19,7 @@ from cli.doctor.cluster import POLICIES, check_classes
 from cli.doctor.cluster import check as check_cluster
 from cli.doctor.command import as_json, show
 from cli.doctor.disk import check_directory, check_room, check_state
-from cli.doctor.finding import Level, attempt, ok, warning, wrong
+from cli.doctor.finding import Finding, Level, attempt, ok, warning, wrong
 from cli.doctor.hub import checks_of as hub_checks
 from cli.doctor.hub import surroundings
 from cli.doctor.permissions import HUB, NEEDED, check
@@ -27,6 +28,7 @@ from cli.doctor.proxy import check_driver, check_sidecars
 from cli.doctor.sockets import check_socket, connections
 from cli.doctor.watchdog import check_watchdog
 from cli.operators import status
+from cli.operators.hub_state import HubState
 from cli.process_options import HUB_OPTIONS
 from cloud.kube.client import KubeError, Resource
 from cloud.trust.admission import Role
@@ -34,6 +36,7 @@ from common.errors import BridgeError, first_of
 from common.net.tls import TlsFiles
 from common.observe.version import SOFTWARE
 from common.pages.agent import AgentStatus, NodeVolumes
+from common.pages.hub import NodeStatus
 from common.pages.json_form import encode
 from common.status import Code, Status
 from tests.kit.certificates import Authority, Pem, bundle
@@ -41,14 +44,6 @@ from tests.kit.fake_api import FakeApi
 from tests.kit.pages import SINCE, page, proxy, refusal
 from tests.kit.pages import node as page_of_node
 from tests.kit.pages import state as page_of_hub
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cli.doctor.finding import Finding
-    from cli.operators.hub_state import HubState
-    from common.pages.hub import NodeStatus
-
 
 # -------------------- findings --------------------
 

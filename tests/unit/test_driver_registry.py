@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,9 +30,6 @@ from edge.registry.driver_services import find_driver
 from edge.registry.drivers_store import KnownDrivers, write_drivers
 from edge.registry.registration import NodeInfo, Registration, csi_node_drivers
 from tests.kit.agent_settings import agent_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NAME = "d.example"
 PUBLISH = "/csi.v1.Node/NodePublishVolume"

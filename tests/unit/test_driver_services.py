@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,9 +30,6 @@ from edge.registry.driver_services import (
     has_topology,
     told_reports,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NAME = "d.example"
 CONTROLLER = "/csi.v1.Controller/CreateVolume"

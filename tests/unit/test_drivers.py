@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,10 +15,6 @@ from common.relay.errors import VendorConnectionError, VendorUnreachable
 from common.status import Code, Status
 from edge.calls.drivers import Driver
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
 
 SOCKET = Path("/run/d/csi.sock")
 CAPACITY = "/csi.v1.Controller/GetCapacity"

@@ -6,7 +6,8 @@ import os
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -25,9 +26,6 @@ from edge.identity.keys import KeyProcess
 from edge.identity.renewal import RENEW_AT, due_at
 from edge.settings import complete
 from tests.kit.certificates import Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _DER = serialization.Encoding.DER
 

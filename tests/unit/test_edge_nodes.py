@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.node_records import read_node
 from cloud.nodes.unique_segments import UniqueKeys, UniqueSegments
 from cloud.placement.decisions import Ask, Send
-from cloud.records.records import Kind
+from cloud.records.records import Kind, Records
 from cloud.records.sqlite import SqliteRecords
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
@@ -32,23 +33,16 @@ from common.messages import Hello, Reason
 from common.observe.metrics import Metrics
 from common.observe.version import introduce
 from common.operator_orders import Fence
+from common.pages.hub import NodeStatus
 from common.session.limits import Limits
+from common.session.link import Link, Stream
 from common.status import Code, Status
 from tests.kit import spoken_node
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.memory_records import MemoryRecords
-from tests.kit.placed_nodes import told_by
+from tests.kit.placed_nodes import Told, told_by
 from tests.kit.shown_peer import ShownPeer
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
-
-    from cloud.records.records import Records
-    from common.pages.hub import NodeStatus
-    from common.session.link import Link, Stream
-    from tests.kit.placed_nodes import Told
 
 DRIVER = "d.example"
 HOST = "topology.d.example/host"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from cloud.upsync.election_events import ElectionEvents
 from common.objects.objects import Ref, Stamp
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 DRIVER = "nfs.example.com"
 TAKEN_OVER = Elected("n2", 1_700_000_000, 1_700_000_000.5, "edge node n1 was away for 15 s")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from common.objects import offline_policy
 from common.objects.objects import Ref
+from tests.kit.audit import Line
 from tests.kit.cluster_objects import DRIVER, storage_class, volume
 from tests.kit.guarded import HANDLE, IN_USE, LEFT, LEFT_TEXT, Guarded
-
-if TYPE_CHECKING:
-    from tests.kit.audit import Line
 
 TOLD = offline_policy.write(60, 30, [IN_USE], [])
 BOUND_S = 60 * 1.01 + 30 * 1.1 + 5

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from cloud.records.records import Kind
 from cloud.trust.audit import Event
 from common.errors import CallError, SettingsError
+from tests.kit.audit import Line
 from tests.kit.cluster_objects import volume
 from tests.kit.guarded import IN_USE, LEFT, Guarded, only_links
-
-if TYPE_CHECKING:
-    from tests.kit.audit import Line
 
 
 @pytest.fixture

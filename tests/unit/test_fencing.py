@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,6 @@ from edge.fencing.watchdog import Watchdog
 from edge.volume_errors import NotReady, Refused, Uncertain
 from edge.volumes import DriverRules, Volume
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 VOLUME = Volume(driver="d.csi", handle="h", name="pv-1", fence=True, rules=DriverRules(attach_required=True))
 KEY, NAME = VOLUME.key, "kubernetes.io/csi/d.csi^h"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import SettingsError
 from common.store.database import lock
 from edge.stores.former_state import put_aside
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 STATE = ("edge.db", "edge.db-wal", "edge.db-shm", "volumes.db", "volumes.db-wal", "drivers.json")
 OTHERS = ("edge.key", "home.json", "edge-2026-11-21T09:12:03Z.corrupt")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,15 +10,12 @@ from cloud.trust.audit import Event
 from cloud.trust.generations import MOST_PENDING, MOST_VOID, Generations
 from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.errors import HandshakeRefused
+from common.net.peer import Peer
 from common.observe.exposition import registry_of
 from common.observe.metrics import Metrics
+from tests.kit.audit import Line
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.shown_peer import ShownPeer
-
-if TYPE_CHECKING:
-    from common.net.peer import Peer
-    from tests.kit.audit import Line
-
 
 NOW = 1_800_000_000.0
 

@@ -6,9 +6,10 @@ import asyncio
 import heapq
 import itertools
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from cloud.sources.cluster.cluster import Cluster
 from cloud.upsync.heartbeats import Heartbeats
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 Body = dict[str, Any]
 

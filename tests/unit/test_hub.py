@@ -6,8 +6,9 @@ import asyncio
 import json
 import re
 import threading
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -24,16 +25,18 @@ from cloud.trust.audit import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
 from common.csi.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_problems, encode_reports
 from common.errors import TunnelClosed, order_refused, shutting_down, status_of
-from common.messages import Kind, Ping, Reason, encode
+from common.messages import Hello, Kind, Ping, Reason, encode
 from common.net.peer import Peer as Address
 from common.net.settings import as_texts
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from common.observe.version import SOFTWARE, introduce
 from common.operator_orders import Deny, Done
-from common.pages.hub import FailedCall
+from common.pages.hub import FailedCall, NodeStatus, Refusal
 from common.session.limits import Limits
+from common.session.link import Stream
 from common.status import Code, Origin, Status
 from common.store.database_writer import WriteFailed
+from tests.kit.audit import Line
 from tests.kit.hub_in_memory import (
     CREATE,
     DRIVER,
@@ -48,15 +51,6 @@ from tests.kit.hub_in_memory import (
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.messages import Hello
-    from common.pages.hub import NodeStatus, Refusal
-    from common.session.link import Stream
-    from tests.kit.audit import Line
 
 GET_CAPACITY = "/csi.v1.Controller/GetCapacity"
 STAGE = "/csi.v1.Node/NodeStageVolume"

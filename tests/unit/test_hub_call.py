@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +16,11 @@ from common.csi import csi_pb2 as csi
 from common.csi.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
 from common.messages import Kind
 from common.observe.version import introduce
+from common.session.link import Link, Stream
 from common.status import Code, Origin, Status
 from tests.kit.hub_in_memory import CREATE, DRIVER, Hub, report, running, with_driver
 from tests.kit.linked import cut
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
-    from pathlib import Path
-
-    from common.session.link import Link, Stream
 
 DELETE = "/csi.v1.Controller/DeleteVolume"
 PUBLISH = "/csi.v1.Controller/ControllerPublishVolume"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,15 +14,11 @@ from common.csi.reports import encode_reports
 from common.errors import MessageTooLarge, TunnelClosed
 from common.messages import Kind
 from common.observe.version import introduce
+from common.session.link import Link, Stream
 from common.status import Code, Origin, Status
 from tests.kit.hub_in_memory import CREATE, DRIVER, Hub, report, running
 from tests.kit.linked import cut
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from common.session.link import Link, Stream
 
 DELETE, PUBLISH = "/csi.v1.Controller/DeleteVolume", "/csi.v1.Controller/ControllerPublishVolume"
 METADATA = "/csi.v1.SnapshotMetadata/GetMetadataAllocated"

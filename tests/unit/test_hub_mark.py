@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common.errors import SettingsError
 from edge.identity.hub_mark import HubMark
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 HUBS = ["wss://a:1", "wss://b:1"]
 

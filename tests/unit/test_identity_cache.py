@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from cloud.proxy.identity_cache import CACHED_METHODS, IdentityCache
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.reports import ESSENTIAL_METHODS, GET_PLUGIN_INFO, NODE_GET_INFO, Answer, DriverReport, encode_reports
 from common.errors import CallError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DRIVER = "d.example"
 CAPABILITIES = "/csi.v1.Controller/ControllerGetCapabilities"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +23,6 @@ from common.objects.objects import Ref, Stamp
 from common.store.database_writer import WriteFailed
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
 
 DRIVER = "d.example"
 NOW = 1_795_252_323.9

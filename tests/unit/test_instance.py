@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common.errors import SettingsError
 from edge.identity.instance import Instance, next_boot
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_first_start_makes_an_identity_and_its_directory(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -21,20 +22,14 @@ from common.net.tls import TlsFiles
 from common.observe.metrics import Metrics
 from common.observe.version import introduce
 from common.operator_orders import CreateToken, Deny
+from common.session.link import Link, Stream
 from common.status import Code
-from tests.kit.audit import audited
+from tests.kit.audit import Line, audited
 from tests.kit.certificates import Authority
 from tests.kit.enrolling import NodeKey
 from tests.kit.linked import Peer, link_pair
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.session.link import Link, Stream
-    from tests.kit.audit import Line
 
 TTL_S, GRACE_S = 900.0, 86_400.0
 STRANGER = Address("10.0.0.9:1", local=False)

@@ -8,8 +8,10 @@ import json
 import os
 import ssl
 import tempfile
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import pytest
 from kubernetes.aio.config import incluster_config
@@ -17,13 +19,7 @@ from kubernetes.aio.config import incluster_config
 from cloud.kube.client import RESOURCES, Kube, KubeError, connect
 from cloud.kube.credentials import IN_CLUSTER
 from common.errors import SettingsError
-from tests.kit.certificates import Authority, handshake
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.kit.certificates import Pem
+from tests.kit.certificates import Authority, Pem, handshake
 
 MINUTE = 60.0
 

@@ -7,8 +7,10 @@ import errno
 import json
 import socket
 import sqlite3
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,24 +20,19 @@ from common.objects.objects import Object, Ref, Stamp, encode_body
 from common.objects.sync_messages import InStep, put
 from common.observe.metrics import Metrics
 from common.observe.tasks import supervised
+from common.pages.agent import NodeVolumes
 from common.pages.json_form import time_of
 from edge import home, kubelet_part
 from edge.calls.controller_lease import ControllerLease
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk import mounts
+from edge.disk.found_volumes import Found
 from edge.kubelet_part import KubeletPart
+from edge.stores.metastore import Metastore
 from edge.volume_errors import NotReady
 from edge.wanted.states import Device
 from tests.kit.edge_volumes import attachment, persistent_claim, persistent_volume, pod
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.pages.agent import NodeVolumes
-    from edge.disk.found_volumes import Found
-    from edge.stores.metastore import Metastore
 
 
 def part(

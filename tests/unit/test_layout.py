@@ -1,7 +1,7 @@
 """Which names cannot lead out of the root directory. The parity with the kubelet shows where each thing lies."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 
 from edge.disk.layout import Layout
 from edge.volume_errors import NotReady
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path("/var/lib/kubelet")
 LAYOUT = Layout(ROOT)

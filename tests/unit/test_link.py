@@ -6,19 +6,16 @@ Two links in memory, without a network; what a session does by itself is in test
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import MessageTooLarge, TunnelClosed
 from common.messages import Kind, Ping, encode
+from common.session.link import Link, Stream
 from common.session.receiver import NOBODY
 from common.status import Code, Status
 from tests.kit.linked import Peer, cut, link_pair, local_pair
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from common.session.link import Link, Stream
 
 
 @pytest.fixture(autouse=True, params=[link_pair, local_pair])

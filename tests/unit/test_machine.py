@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.objects.quantity import parse_bytes
 from edge.reports.machine import read_machine
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(directory: Path, **files: str) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from cloud.upsync.node_problems import NodeProblems
 from tests.kit.cluster_objects import entries, pod
 from tests.kit.fake_api import FakeApi
 from tests.kit.trusting import TRUSTING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Written:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from cloud.sources.cluster.on_demand import REFRESH_S, OnDemand, SecretReader
 from common.objects.objects import Ref
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 SECRET = Ref("Secret", "default", "s")
 BODY = {"kind": "Secret", "metadata": {"name": "s", "namespace": "default"}, "data": {}}

@@ -6,9 +6,10 @@ The rules are those at the head of `edge/operations.py`.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from google.protobuf.message import Message
 
 from common.csi import csi_pb2
 from common.csi.methods import METHODS
@@ -19,9 +20,6 @@ from edge.calls.controller_lease import ControllerLease
 from edge.calls.driver_call import Outcome, Result, over_limit
 from edge.operations import _RULES, PLAIN, Arguments, Key, Operations, identify, in_words
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 DRIVER = "d.example"
 CONTROLLER = "/csi.v1.Controller/"

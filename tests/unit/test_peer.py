@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -12,11 +13,6 @@ from common.net.certificate import with_certificate
 from common.net.peer import CLIENT_AUTH, Peer
 from tests.kit.certificates import CLIENT_AUTH as FOR_CLIENTS
 from tests.kit.certificates import SERVER_AUTH, Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cryptography import x509
 
 
 def read(certificate: x509.Certificate) -> Peer:

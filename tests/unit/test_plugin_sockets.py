@@ -7,18 +7,15 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from edge.registry import plugin_sockets
 from edge.registry.plugin_sockets import Look, look, looks
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Fail = Callable[[Path, int], contextlib.AbstractContextManager[None]]
+Fail = Callable[[Path, int], contextlib.AbstractContextManager[None]]
 
 
 @pytest.fixture

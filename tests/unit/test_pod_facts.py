@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,12 +12,9 @@ from common.objects.pod_fact import MOST_BYTES, ToldVolume, VolumeState, read_vo
 from edge.reports.pod_facts import PodFacts, PodState
 from edge.volume_errors import Refused
 from edge.volumes import Pod
-from edge.wanted.states import Publication
+from edge.wanted.states import Publication, Row
 from tests.kit.edge_volumes import EdgeVolumes, FakeFacts
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from edge.wanted.states import Row
 
 WEB = Ref("Pod", "ns", "web")
 MOUNTED = {"type": "csi-bridge.io/VolumesMounted", "status": "True", "reason": "Mounted"}

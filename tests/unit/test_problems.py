@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from edge.reports.problems import Problems
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 class AllSeenError(Exception):

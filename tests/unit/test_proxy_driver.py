@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,20 +20,14 @@ from common.links.uplink import Uplink
 from common.messages import Kind
 from common.observe.metrics import Metrics
 from common.observe.version import introduce
+from common.relay.connection import Taken
 from common.relay.server_call import ServerCall
 from common.session.limits import Limits
-from common.session.link import LinkHandler
+from common.session.link import Link, LinkHandler, Stream
 from common.status import Code, Origin, Status
 from tests.kit.accounts import note_ends
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
-
-    from common.relay.connection import Taken
-    from common.session.link import Link, Stream
 
 DRIVER = "d.example"
 CREATE = "/csi.v1.Controller/CreateVolume"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from cloud.sources.cluster import reflector
 from cloud.sources.cluster.reflector import Reflector
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
 
 NODES = RESOURCES["Node"]
 DOWN = KubeError("list nodes", 0, "", "nobody answers")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -19,17 +20,12 @@ from common.objects.topology import NODE_SEGMENT
 from common.observe.exposition import registry_of
 from common.observe.metrics import Metrics
 from common.observe.version import introduce
+from common.pages.hub import NodeStatus
+from common.session.link import Link
+from tests.kit.audit import Line
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.spoken_node import report
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.pages.hub import NodeStatus
-    from common.session.link import Link
-    from tests.kit.audit import Line
 
 DRIVER, OTHER = "d.example", "e.example"
 HOST = "topology.d.example/host"

@@ -6,16 +6,13 @@ import json
 import os
 import stat
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common.errors import SettingsError
 from edge.registry.drivers_store import KnownDrivers, read_drivers, write_drivers
 from edge.registry.registration import NodeInfo, Registration
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KNOWN = Registration(
     name="v.test",

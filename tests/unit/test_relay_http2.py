@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 import uvloop
@@ -19,7 +19,7 @@ from common.relay.connection import CONNECTION_WINDOW_BYTES, MAX_STREAMS, STREAM
 from common.relay.errors import Http2Error, VendorConnectionError
 from common.relay.frames import ErrorCode, Setting
 from common.relay.hpack import NO_DYNAMIC_TABLE, Decoder, encode
-from common.relay.server import CancelReason, in_task
+from common.relay.server import CancelReason, ServerCall, in_task
 from common.status import Code, Status
 from tests.kit.http2 import (
     ANSWER,
@@ -35,11 +35,6 @@ from tests.kit.http2 import (
     wire,
 )
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.relay.server import ServerCall
 
 OK = Status(Code.OK)
 BLOCK = fields(*REQUEST.items())

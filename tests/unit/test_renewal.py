@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -18,9 +19,6 @@ from edge.identity.identity import Identity
 from edge.identity.key_maker import answer
 from edge.identity.renewal import Renewal
 from tests.kit.certificates import Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIFE_S = 3600.0
 

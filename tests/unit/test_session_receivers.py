@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from common.errors import RemoteProtocolError
-from common.messages import Ack, Cancel, Chunk, Kind, Open, encode
+from common.messages import Ack, Cancel, Chunk, Frame, Kind, Open, encode
 from common.session.receiver import NOBODY
 from common.session.session import Session, State
 from common.status import Code, Status
 from tests.kit.recorded_session import Way
 from tests.unit.wire.pair import SMALL, hello_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.messages import Frame
 
 OK = Status(Code.OK)
 FAILED = ("failed", "this end of the link failed; its log has the details")

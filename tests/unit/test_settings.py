@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -17,13 +17,10 @@ from cli.options import FilePath, Options, Text, duration_type, option, size_typ
 from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from common.errors import SettingsError
 from common.net.settings import as_texts, describe
-from common.parsers import host_port, unix_path, words
+from common.parsers import HostPort, host_port, unix_path, words
 from common.session.limits import Limits
 from edge.settings import complete
 from tests.kit.certificates import Authority
-
-if TYPE_CHECKING:
-    from common.parsers import HostPort
 
 
 @dataclass(frozen=True, kw_only=True)

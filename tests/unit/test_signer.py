@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import ssl
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -20,9 +20,6 @@ from common.net.enrolment import Issued, Renew
 from common.net.tls import TlsFiles
 from tests.kit.certificates import Authority, bundle, handshake
 from tests.kit.enrolling import NodeKey
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY_S = 86_400.0
 

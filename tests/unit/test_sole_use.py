@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloud.detach.mounts import Mounts
 from cloud.detach.sole_use import SoleUse
 from cloud.kinds.nodes import NodeState
+from cloud.records.records import Change
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
@@ -21,12 +24,6 @@ from common.objects.sole_use import sole_use
 from common.store.database_writer import WriteFailed
 from tests.kit.cluster_objects import DRIVER, claim, entries, node, pod, volume
 from tests.kit.trusting import TRUSTING
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from cloud.records.records import Change
 
 VOLUME = sole_use(DRIVER, "h-v")
 

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from cloud.standby import Standby
 from common.csi.reports import encode_reports
-from common.messages import Kind
+from common.messages import Hello, Kind
+from common.net.peer import Peer as Address
 from common.observe.version import introduce
 from common.operator_orders import Deny
+from common.pages.hub import HubStatus
+from common.session.link import Link
 from common.status import Code, Origin, Status
 from tests.kit.hub_in_memory import CREATE, DRIVER, NETWORK, SOCKET, Hub, called, report, running
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.shown_peer import ShownPeer
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.messages import Hello
-    from common.net.peer import Peer as Address
-    from common.pages.hub import HubStatus
-    from common.session.link import Link
 
 WHY = "this hub waits for the Lease ns/csi-bridge-hub: hub-0_5f_a"
 

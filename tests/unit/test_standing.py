@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from common.links.standing import Standing
 from common.messages import Kind, Priority
 from common.status import Code, Status
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 class FakeStream:

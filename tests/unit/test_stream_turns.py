@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from cloud.calls import stream_turns
 from cloud.calls.stream_turns import in_turns
 from common.messages import Kind
 from common.observe.version import introduce
+from common.session.link import Link, Stream
 from common.status import Code, Status
 from tests.kit.linked import Peer, link_pair
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from common.session.link import Link, Stream
 
 
 class Hub:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from cloud.sync.fact_kinds import read_fact
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from tests.kit.cluster_objects import attachment, claim, driver, node, pod, secret, volume
 from tests.kit.trusting import TRUSTING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Path = tuple[str | int, ...]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud.kinds.tokens import TokenRequest
 from cloud.nodes.node_rights import NodeRights
 from cloud.sources.source import Item, Source
 from cloud.sync import closures as module
@@ -29,9 +30,6 @@ from tests.kit.cluster_objects import (
 )
 from tests.kit.trusting import TRUSTING, SaidNodes
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from cloud.kinds.tokens import TokenRequest
 
 
 def source(*objects: Any) -> Source:

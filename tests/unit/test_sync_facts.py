@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +25,6 @@ from common.objects.objects import Object, Ref, Stamp, encode_body
 from common.objects.sole_use import sole_use
 from tests.kit.state_db import records_in
 from tests.kit.trusting import TRUSTING
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 CLAIM = Ref("PersistentVolumeClaim", "default", "data")
 POD = Ref("Pod", "default", "web")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloud.sources.manifests import manifest_files
 from cloud.sources.manifests.manifest_files import MAX_FILE_BYTES, SETTLE_S, ManifestFiles, Now
 from tests.kit.cluster_objects import as_yaml, node, pod
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY_S = 86_400.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,11 +11,9 @@ from common.objects.objects import Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Unreadable
 from edge.volume_errors import NotReady, Refused, Uncertain
+from edge.wanted.states import Row
 from tests.kit.edge_volumes import DRIVER, FOUND, MOUNTED, TAKEN_DOWN, EdgeVolumes, persistent_volume
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from edge.wanted.states import Row
 
 POD = Ref("Pod", "default", "web")
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sized
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from edge.manager.task import VolumeTask
+from edge.volumes import VolumeKey
 from tests.kit.edge_volumes import EdgeVolumes
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    import pytest
-
-    from edge.volumes import VolumeKey
 
 
 def _sizes(*owners: Any) -> dict[str, int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,17 +18,11 @@ from common.objects.objects import Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Published, Staged, published_for, staged_for
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
-from edge.volumes import attachment_name
-from edge.wanted.states import State
+from edge.volumes import PodVolume, attachment_name
+from edge.wanted.states import Row, State
 from tests.kit.edge_volumes import DRIVER, NODE, EdgeVolumes, FakePlugin, FakeStates, bare, persistent_volume
 from tests.kit.examples import examples
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from edge.volumes import PodVolume
-    from edge.wanted.states import Row
 
 PODS = ("a", "b", "c")
 ATTACHMENT = Ref("VolumeAttachment", "", attachment_name(DRIVER, "h-data", NODE))

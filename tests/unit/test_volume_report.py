@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from common.objects.objects import Ref, Stamp
 from common.objects.pod_fact import MOUNTED, RELEASED
 from common.pages.hub import VolumeStatus
 from tests.kit.cluster_objects import DRIVER, attachment, claim, entries, node, pod, volume
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 CLAIMED = (claim("data", volume="v"), volume("v", claim="default/data"))
 

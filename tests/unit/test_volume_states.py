@@ -7,18 +7,13 @@ import sqlite3
 import stat
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common.errors import SettingsError
 from edge.volume_errors import NotReady
-from edge.wanted.states import Device, Publication, State, VolumeStates
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from edge.wanted.states import Row
+from edge.wanted.states import Device, Publication, Row, State, VolumeStates
 
 DEVICE = Device(
     driver="d",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from common.objects.objects import Object, Ref, Stamp
 from edge.disk.layout import Layout
-from edge.volumes import SecretRef, inline_handle
+from edge.volumes import PodVolume, SecretRef, inline_handle
 from edge.wanted.opt_in import OptIn
 from edge.wanted.wanted import Wanted
 from tests.kit.edge_volumes import (
@@ -23,11 +24,6 @@ from tests.kit.edge_volumes import (
     pod,
     secret,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from edge.volumes import PodVolume
 
 NOW = 1_700_000_000.0
 """2023-11-14T22:13:20Z"""

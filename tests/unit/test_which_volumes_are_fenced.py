@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import struct
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +17,6 @@ from edge.fencing.fenced_volumes import Kept, OwnPaths, file_system_of
 from edge.fencing.plan import FileSystem, Held
 from edge.fencing.shutdown import shut_down
 from edge.fencing.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HELD = Held(driver="d.csi", handle="h", boot="b", pvs=("pv-1",))
 STAGING = (

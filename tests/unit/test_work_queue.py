@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from cloud.kube.client import KubeError
 from cloud.kube.work_queue import WorkQueue
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 DOWN = KubeError("patch Node n1", 0, "", "nobody answers")
 

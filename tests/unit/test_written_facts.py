@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +22,6 @@ from common.objects.objects import Object, Ref, Stamp
 from common.objects.pod_fact import RELEASED
 from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 NODE = Ref("Node", "", "n1")
 CSI_NODE = Ref("CSINode", "", "n1")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.kit.peers import manifests
+from tests.kit.peers.kube_api import KubeApi, Object
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.kit.peers.kube_api import KubeApi, Object
 
 _KIND = "PersistentVolumeClaim"
 

@@ -5,15 +5,12 @@ The hub runs with the permissions that deploy/cloud gives it, and no other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.kit.edge_node import EdgeNode, csi_driver
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.control_plane import ControlPlane
 
 DEPLOY = Path(__file__).parents[3] / "deploy/cloud"
 HUB = "csi-bridge-hub"

@@ -12,7 +12,9 @@ import ssl
 import urllib.error
 import urllib.request
 import uuid
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 from cryptography.hazmat.primitives import serialization
@@ -21,13 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.kit.deployed import DEPLOY
 from tests.kit.peers.kube_api import KubeApi
 from tests.kit.ports import free_ports
-from tests.kit.processes import Supervisor, listens_on
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from tests.kit.processes import Process
+from tests.kit.processes import Process, Supervisor, listens_on
 
 _READY_LIMIT_S = 60.0
 

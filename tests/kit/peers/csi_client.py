@@ -7,13 +7,10 @@ docs/csi-contract.md#probe-speaks-for-the-proxy-driver-alone and docs/csi-contra
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.status import Code
 from tests.kit.sidecar import Outcome, Sidecar
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROBE_TIMEOUT_S = 3.0
 """livenessprobe's ``--probe-timeout``: for the connection and the call together."""

@@ -10,17 +10,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tests.kit.bridge import PATIENT, Agent, Bridge, Hub, Proxy, Served
 from tests.kit.deployed import DEPLOY, arguments, container, with_flags
+from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.ports import free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.kit.peers.control_plane import ControlPlane
 
 Object = dict[str, Any]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.kit.peers.kube_api import Object
+from tests.kit.peers.kube_api import Object
 
 GIB = 1 << 30
 

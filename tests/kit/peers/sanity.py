@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 _OUTCOMES = frozenset({"passed", "failed", "skipped", "pending"})
 """Ginkgo's other outcomes (panicked, timedout, interrupted, aborted) are failures, too."""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.kit.deployed import arguments, with_flags
+from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.ports import free_ports
-from tests.kit.processes import listens_on
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.processes import Process, Supervisor
+from tests.kit.processes import Process, Supervisor, listens_on
 
 _NAMESPACES = {"snapshot-controller": "kube-system"}
 """Where a sidecar's published ServiceAccount lives, if not in ``default``."""

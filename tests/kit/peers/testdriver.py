@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.csi import csi_pb2 as csi
 from tests.kit.peers import csi_client
-from tests.kit.processes import listens_on
+from tests.kit.processes import Process, Supervisor, listens_on
 from tests.kit.requests import create
+from tests.kit.sidecar import Sidecar
 from tests.kit.testdriver.call_log import Call, read_calls
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.kit.processes import Process, Supervisor
-    from tests.kit.sidecar import Sidecar
 
 
 @dataclass(frozen=True, kw_only=True)

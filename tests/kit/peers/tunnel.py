@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import urllib.request
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.kit.bridge import Bridge, Member
 from tests.kit.operator import node_state
 from tests.kit.peers import csi_client
 from tests.kit.ports import free_ports
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge, Member
 
 _REDIAL_LIMIT_S = 60.0
 """An agent dials again at least every 30 s (`common.links.uplink`), and the machine may be busy."""

@@ -7,19 +7,17 @@ import errno
 import json
 import os
 import struct
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from edge.direct.mount_info import MountInfo
 from edge.direct.store import DirectVolumeStore, key_of
 from edge.volume_errors import Uncertain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ALL = json.loads((Path(__file__).parent / "mount_info_vectors.json").read_text(encoding="utf-8"))
 VECTORS = [vector for vector in ALL if vector["mount_info"]["volume_type"] == "directvol"]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.kit.placed_nodes import Placed, report
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.csi.reports import DriverReport
-    from tests.kit.placed_nodes import Placing
+from common.csi.reports import DriverReport
+from tests.kit.placed_nodes import Placed, Placing, report
 
 
 @pytest.fixture

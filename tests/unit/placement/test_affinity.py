@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from cloud.nodes.fleet import Fleet
 from cloud.placement.affinity import Affinity
 from cloud.sources.source import Item, Source
 from common.objects.objects import Ref, Stamp
 from common.objects.topology import NODE_SEGMENT
 from tests.kit.placed_nodes import DRIVER, fleet, report
-
-if TYPE_CHECKING:
-    from cloud.nodes.fleet import Fleet
 
 REF = Ref("PersistentVolume", "", "pv-1")
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from cloud.nodes.question import Question
 from common.csi import csi_pb2 as csi
 from common.errors import CallError, VendorBroken, node_offline
 from common.status import Code, Status
-from tests.kit.placed_nodes import CONTROLLER, DRIVER, OK, RPC, Placed, Placing, on, report
-
-if TYPE_CHECKING:
-    from cloud.nodes.question import Question
-    from tests.kit.placed_nodes import Vendor
+from tests.kit.placed_nodes import CONTROLLER, DRIVER, OK, RPC, Placed, Placing, Vendor, on, report
 
 GIB = 1 << 30
 

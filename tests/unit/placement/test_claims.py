@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud.claims.book import LISTED_BYTES
+from cloud.claims.book import LISTED_BYTES, Book
 from cloud.claims.claim import Mark
 from cloud.claims.claims import Claims
 from cloud.claims.ledger import Open
@@ -26,11 +27,6 @@ from tests.kit.examples import examples
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.placed_nodes import Disk, claimed, kept, record
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable
-
-    from cloud.claims.book import Book
 
 D = "d.example"
 NAME = "CreateVolume pvc-1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloud.claims.rules import VOLUME, Thing
 from cloud.placement.decisions import Mode
@@ -15,9 +15,6 @@ from tests.kit.hub_in_memory import Hub, running
 from tests.kit.linked import cut
 from tests.kit.placed_nodes import DRIVER, Placing, create, record, report
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from cloud.claims.rules import VOLUME, Thing
+from cloud.nodes.question import Question
 from cloud.placement import inventory
 from cloud.placement.decisions import Mode
 from common.csi import csi_pb2 as csi
@@ -15,11 +16,6 @@ from common.errors import CallError
 from common.status import Code, Status
 from tests.kit.placed_nodes import OK, RPC, Placed, Placing, Vendor, affinity, create, delete, report
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloud.nodes.question import Question
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
 

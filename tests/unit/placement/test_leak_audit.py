@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloud.claims.rules import SNAPSHOT, VOLUME, Thing
+from cloud.nodes.question import Question
 from cloud.operators import leak_audit, tally
 from cloud.operators.leak_audit import LeakAudit
 from cloud.parts.references import CONTENT, PERSISTENT_VOLUME, Reference, References
@@ -22,14 +25,7 @@ from common.objects.left_over import LeftOver
 from common.objects.objects import Stamp
 from common.operator_orders import Audit, Audited
 from common.status import Code, Status
-from tests.kit.placed_nodes import DRIVER, OK, RPC, Placed, Placing, affinity, create, on, report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from cloud.nodes.question import Question
-    from tests.kit.placed_nodes import Vendor
+from tests.kit.placed_nodes import DRIVER, OK, RPC, Placed, Placing, Vendor, affinity, create, on, report
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.CREATE_DELETE_SNAPSHOT, RPC.LIST_VOLUMES, RPC.LIST_SNAPSHOTS)
 GRACE_S = 600.0

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cloud.nodes.question import Question
 from cloud.placement.decisions import Mode
 from common.csi import csi_pb2 as csi
 from common.errors import CallError, node_offline
 from common.status import Code, Origin, Status
-from tests.kit.placed_nodes import OK, Placed, Placing, create, delete, on, report
+from tests.kit.placed_nodes import OK, Asked, Placed, Placing, Told, create, delete, on, report
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloud.nodes.question import Question
-    from tests.kit.placed_nodes import Asked, Told
 
 GROUPS = "/csi.v1.GroupController/"
 

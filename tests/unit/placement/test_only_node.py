@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import pytest
 
@@ -11,9 +11,6 @@ from cloud.nodes.fleet import Fleet
 from cloud.placement.decisions import View
 from cloud.placement.find import only_node
 from common.errors import CallError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 
 def route(driver: str, wanted: str, candidates: Collection[str], *, loss: str = "") -> str:

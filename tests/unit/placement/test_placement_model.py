@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -31,11 +31,13 @@ from cloud.claims.book import Book
 from cloud.claims.claim import Id, Mark
 from cloud.claims.requests import deletion_of
 from cloud.claims.rules import VOLUME, Thing
+from cloud.nodes.question import Question
 from cloud.placement.decisions import Mode, Send, View
 from cloud.placement.find import ListsNeeded, find_thing
 from cloud.placement.route import ask_for, route
 from cloud.records.records import Kind
 from common.csi import csi_pb2 as csi
+from common.csi.reports import DriverReport
 from common.errors import CallError, LinkLost, node_offline
 from common.objects.topology import NODE_SEGMENT
 from common.status import Code, Status
@@ -57,10 +59,6 @@ from tests.kit.placed_nodes import (
 )
 from tests.kit.state_db import records_in
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from cloud.nodes.question import Question
-    from common.csi.reports import DriverReport
 
 NODES = ("n1", "n2")
 NAMES = ("a", "b")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from cloud.claims.book import Book
 from cloud.claims.claim import Id, Mark
@@ -17,9 +18,6 @@ from cloud.placement.route import ask_for, route
 from common.csi import csi_pb2 as csi
 from common.errors import CallError
 from tests.kit.placed_nodes import CONTROLLER, DRIVER, RPC, affinity, create, delete, fleet, on, report
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
 FLEET = fleet(*(report(node, capabilities=CAN) for node in ("n1", "n2", "n3")))

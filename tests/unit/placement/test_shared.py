@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cloud.claims.election import ElectionRules
+from cloud.nodes.question import Question
 from cloud.placement.decisions import Mode
 from cloud.sources.source import Item, Source
 from common.csi import csi_pb2 as csi
 from common.errors import CallError, LinkLost
 from common.objects.objects import Ref, Stamp
 from common.status import Code, Origin, Status
-from tests.kit.placed_nodes import DRIVER, LEASE_S, OK, Placed, Placing, create, delete, report
+from tests.kit.placed_nodes import DRIVER, LEASE_S, OK, Asked, Placed, Placing, create, delete, report
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from cloud.nodes.question import Question
-    from tests.kit.placed_nodes import Asked
 
 FIRST = 1_000_000
 """The epoch of the first election: its time."""

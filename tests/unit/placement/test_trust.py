@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
+from google.protobuf.message import Message
 
 from cloud.claims.rules import VOLUME, Thing
 from cloud.placement.decisions import Mode
 from common.csi import csi_pb2 as csi
-from common.csi.reports import CONTROLLER_GET_CAPABILITIES
+from common.csi.reports import CONTROLLER_GET_CAPABILITIES, DriverReport
 from common.errors import CallError
 from common.status import Code
 from tests.kit.placed_nodes import (
@@ -27,11 +27,6 @@ from tests.kit.placed_nodes import (
     report,
     volumes,
 )
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
-    from common.csi.reports import DriverReport
 
 ZONE = {"zone": "z"}
 BASIC = (RPC.CREATE_DELETE_VOLUME, RPC.PUBLISH_UNPUBLISH_VOLUME, RPC.GET_CAPACITY)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloud.records.directory import StateDirectory
 from common.errors import SettingsError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_second_hub_in_one_directory_is_refused_as_long_as_the_first_one_runs(tmp_path: Path) -> None:

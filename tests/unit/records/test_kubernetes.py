@@ -6,11 +6,12 @@ import asyncio
 import copy
 import gc
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
-from cloud.kube.client import KubeError, Page
+from cloud.kube.client import Kube, KubeError, Page
 from cloud.records.kubernetes import KubernetesRecords
 from cloud.records.objects import place_of
 from cloud.records.records import Body, Change, Key, Kind
@@ -23,11 +24,6 @@ from common.store.database_writer import WriteFailed
 from tests.kit.records_suite import KEY, claim
 from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from cloud.kube.client import Kube
 
 NODE = Change(Kind.NODE, ("n1",), {"instance": "i", "drivers": []})
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import AsyncIterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +13,7 @@ from cloud.records.records import Change, Kind
 from cloud.records.sqlite import SqliteRecords
 from common.errors import SettingsError
 from common.store.database_writer import WriteFailed
-from tests.kit.records_suite import RecordsSuite, found
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.kit.records_suite import Reopen
+from tests.kit.records_suite import RecordsSuite, Reopen, found
 
 A, B = (Change(Kind.CLAIM, ("d", name), {"node": "n1"}) for name in "ab")
 

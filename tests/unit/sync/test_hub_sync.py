@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -12,16 +13,11 @@ from common.objects.digest import digest_of
 from common.objects.sync_messages import Digest as DigestSaid
 from common.objects.sync_messages import encode
 from common.observe.version import introduce
+from common.session.link import Stream
 from common.status import Code
 from tests.kit.hub_in_memory import NETWORK, SOCKET, Hub, running
 from tests.kit.linked import cut
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.session.link import Stream
 
 DIGEST = encode(DigestSaid(1_000, digest_of({})))
 

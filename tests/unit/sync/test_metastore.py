@@ -6,8 +6,10 @@ import asyncio
 import shutil
 import sqlite3
 import threading
+from collections.abc import AsyncIterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +23,6 @@ from edge.stores.fact_store import MOST_EVENTS, FactRefused
 from edge.stores.metastore import SCHEMA, Metastore
 from edge.stores.sealing import load_sealer
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
 
 NODE = Ref("Node", "", "n1")
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from common.messages import Kind
 from common.objects.objects import Object, Ref, Stamp
 from common.objects.sync import Learner
-from common.objects.sync_messages import Differ, HeldAll, Put, Stored, SyncMessage, decode, encode, put
+from common.objects.sync_messages import Change, Differ, HeldAll, Put, Stored, SyncMessage, decode, encode, put
 from common.objects.sync_stream import Telling, _Worker, learn
 from common.observe.tasks import supervised
+from common.session.link import Stream
 from tests.kit.linked import Peer, link_pair
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from common.objects.sync_messages import Change
-    from common.session.link import Stream
 
 POD = Object(Ref("Pod", "ns", "a"), Stamp("u", "1"), b"{}")
 
