@@ -41,7 +41,7 @@ from bench.peers import find_peer, missing_peers
 from bench.progress import say
 from cloud.kube.client import KubeError
 from cloud.records.objects import place_of, value_of
-from cloud.records.records import Kind
+from cloud.records.records import RecordKind
 from common.csi import csi_pb2 as csi
 from common.objects.topology import NODE_SEGMENT
 from tests.kit.bridge import Hub, Proxy
@@ -553,7 +553,7 @@ class _Pair:
 
     def _has_read(self) -> bool:
         """Whether the API server's own cache follows etcd: its answers are prompt then."""
-        resource, began = place_of(Kind.CLAIM, ("", "")).resource, time.monotonic()
+        resource, began = place_of(RecordKind.CLAIM, ("", "")).resource, time.monotonic()
         with suppress(KubeError):
             with_kube(str(self._plane.admin_kubeconfig()), lambda kube: kube.list(resource, limit=1))
             return time.monotonic() - began < 1.0
@@ -634,7 +634,7 @@ class _Pair:
 
 def _write_claims(etcd: str, count: int, nodes: int) -> None:
     """Write claims into etcd, at once, each as a copy of one that the API server has written."""
-    resource, since = place_of(Kind.CLAIM, ("", "")).resource, time.time()
+    resource, since = place_of(RecordKind.CLAIM, ("", "")).resource, time.time()
     prefix = f"/registry/csi-bridge.io/{resource.plural}/"
     found = _ask_etcd(etcd, "range", {"key": _coded(prefix), "range_end": _coded(prefix[:-1] + "0"), "limit": "1"})
     pattern = json.loads(base64.b64decode(found["kvs"][0]["value"]))
@@ -642,9 +642,9 @@ def _write_claims(etcd: str, count: int, nodes: int) -> None:
     def put(number: int) -> dict[str, Any]:
         key, node, volume = (DRIVER, f"CreateVolume old-{number}"), f"e{number % nodes}", f"old-{number}"
         ids = [{"kind": "volume", "id": volume, "node": node, "since": since}]
-        name = place_of(Kind.CLAIM, key).name
+        name = place_of(RecordKind.CLAIM, key).name
         metadata = {**pattern["metadata"], "name": name, "uid": str(uuid.uuid4())}
-        body = {**pattern, "metadata": metadata, "spec": value_of(Kind.CLAIM, key, {"state": "made", "ids": ids})}
+        body = {**pattern, "metadata": metadata, "spec": value_of(RecordKind.CLAIM, key, {"state": "made", "ids": ids})}
         return {"requestPut": {"key": _coded(prefix + name), "value": _coded(json.dumps(body))}}
 
     for some in _batches(count, 100):

@@ -18,7 +18,7 @@ from bench.progress import say
 from cloud.kube.client import Kube, KubeError
 from cloud.records.kubernetes import KubernetesRecords
 from cloud.records.objects import place_of, value_of
-from cloud.records.records import Change, Kind, Records
+from cloud.records.records import Change, RecordKind, Records
 from cloud.records.sqlite import SqliteRecords
 from tests.kit.peers.control_plane import ControlPlane
 
@@ -67,8 +67,8 @@ async def _in_cluster(kube: Kube) -> list[Figure]:
     await records.lead(kube, _leads)
 
     async def bare(name: str) -> None:
-        place = place_of(Kind.CLAIM, ("d.example", name))
-        spec = value_of(Kind.CLAIM, ("d.example", name), _BODY)
+        place = place_of(RecordKind.CLAIM, ("d.example", name))
+        spec = value_of(RecordKind.CLAIM, ("d.example", name), _BODY)
         await kube.create(place.resource, {**place.frame, "spec": spec})
 
     ours = _claim(records)
@@ -104,7 +104,7 @@ async def _begin(kube: Kube, records: KubernetesRecords, *, opened: bool) -> flo
     if not opened:
         records.open()
     await records.lead(kube, _leads)
-    found = len(records.take(Kind.CLAIM, lambda key, _body: key))
+    found = len(records.take(RecordKind.CLAIM, lambda key, _body: key))
     took_s = time.perf_counter() - began
     await records.close()
     return took_s / found * 1e5
@@ -119,7 +119,7 @@ async def _in_file(directory: Path) -> Figure:
 
 def _claim(records: Records) -> Write:
     async def claim(name: str) -> None:
-        await records.write([Change(Kind.CLAIM, ("d.example", name), _BODY)])
+        await records.write([Change(RecordKind.CLAIM, ("d.example", name), _BODY)])
 
     return claim
 
@@ -152,7 +152,7 @@ async def _served(kube: Kube) -> None:
     async with asyncio.timeout(_SERVED_S):
         while True:
             try:
-                await kube.list(place_of(Kind.CLAIM, ("", "")).resource, limit=1)
+                await kube.list(place_of(RecordKind.CLAIM, ("", "")).resource, limit=1)
             except KubeError:
                 await asyncio.sleep(0.1)
             else:

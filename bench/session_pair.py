@@ -22,7 +22,7 @@ from common.messages import Kind, Open  # noqa: E402
 from common.observe.version import introduce  # noqa: E402
 from common.session.limits import Limits  # noqa: E402
 from common.session.receiver import Receiver  # noqa: E402
-from common.session.session import Session, State  # noqa: E402
+from common.session.session import Session, SessionState  # noqa: E402
 from common.status import Code, Status  # noqa: E402
 from tests.kit.requests import create  # noqa: E402
 
@@ -61,7 +61,7 @@ class _End(Session, Receiver):
         self.stream = 0
 
     def on_hello(self) -> None:
-        if self.state is State.DECIDING:
+        if self.state is SessionState.DECIDING:
             self.accept(1)
 
     def on_call(self, frame: Open, _deadline: float | None, request: bytes) -> "_End":

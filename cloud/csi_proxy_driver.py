@@ -53,7 +53,7 @@ log = logging.getLogger("csi_bridge.driver")
 _LOOK_S = 2.0
 
 
-class ProxyDriver(LinkHandler):
+class CsiProxyDriver(LinkHandler):
     """Answers the sidecars' calls (`common.relay.server`), and takes the hub's reports."""
 
     origin = Origin.PROXY
@@ -209,7 +209,7 @@ async def serve_sidecars(
     settings: DriverSettings, cache: IdentityCache, metrics: Metrics, *, dial: Dial | None = None
 ) -> AsyncIterator[Serving]:
     """Serve a driver's socket inside this block. `dial` makes its link to the hub. Raises SettingsError."""
-    proxy = ProxyDriver(settings, cache, metrics)
+    proxy = CsiProxyDriver(settings, cache, metrics)
     hello = introduce("driver", settings.drivername, instance=secrets.token_hex(8), placement=settings.placement)
     uplink = proxy.uplink = Uplink(
         settings.hub_endpoint,

@@ -56,7 +56,7 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Mode(int):
+class FileMode(int):
     """Permission bits of a file. `str()` is octal, as chmod(1) writes it."""
 
     def __str__(self) -> str:
@@ -126,10 +126,10 @@ def _ip6(text: str) -> str:
         raise ValueError("must have an IPv6 address between its brackets, like [::1]:10350") from None
 
 
-def octal_mode(text: str) -> Mode:
+def octal_mode(text: str) -> FileMode:
     if not re.fullmatch(r"0?[0-7]{3}", text):
         raise ValueError("must be a file mode of three octal digits, like 0660")
-    return Mode(int(text, 8))
+    return FileMode(int(text, 8))
 
 
 def unix_path(text: str) -> Path:

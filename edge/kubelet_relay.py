@@ -36,7 +36,7 @@ from common.status import Origin, Status
 from edge.calls.drivers import Driver
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
-from edge.registry.registration import Offer, check_name
+from edge.registry.registration import PluginOffer, check_name
 from edge.settings import AgentSettings
 
 log = logging.getLogger("csi_bridge.edge.kubelet_relay")
@@ -74,7 +74,7 @@ class KubeletRelay:
     def holds(self, endpoint: str) -> bool:
         return os.path.realpath(os.path.dirname(endpoint)) == os.path.realpath(self._directory)  # noqa: PTH120  # a text
 
-    def problems(self, registrations: Iterable[Offer]) -> list[str]:
+    def problems(self, registrations: Iterable[PluginOffer]) -> list[str]:
         found = [f"driver {name} has no relay socket: {why}" for name, why in sorted(self._troubles.items())]
         found += [
             f"driver {name} has a topology of its own, but reported it only after the kubelet had asked: the CSINode "
@@ -85,7 +85,7 @@ class KubeletRelay:
         ]
         return found + [why for offer in registrations if (why := self._misled(offer))]
 
-    def _misled(self, offer: Offer) -> str:
+    def _misled(self, offer: PluginOffer) -> str:
         """Return why a kubelet does not call a driver through the relay, or calls in vain; empty if all is well."""
         name, endpoint, socket = offer.name, offer.endpoint, self.socket_of(offer.name)
         remedy = f"give its node-driver-registrar --kubelet-registration-path={socket}"

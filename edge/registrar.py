@@ -22,7 +22,7 @@ from common.net.sockets import FileId
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.plugin_client import PluginClient
 from edge.registry.plugin_sockets import looks
-from edge.registry.registration import PLUGIN_TYPE, NotRegistered, Offer, shorten
+from edge.registry.registration import PLUGIN_TYPE, NotRegistered, PluginOffer, shorten
 from edge.wanted.tries import KUBELET
 
 log = logging.getLogger("csi_bridge.edge.registrar")
@@ -52,7 +52,7 @@ class Registrar:
         registry.subscribe(self._changed)
 
     @property
-    def observed(self) -> list[Offer]:
+    def observed(self) -> list[PluginOffer]:
         return [plugin.observed for _, plugin in sorted(self._served.items()) if plugin.observed is not None]
 
     async def run(self) -> None:
@@ -123,7 +123,7 @@ class _Plugin:
     def __init__(self, path: Path, file: FileId, registrar: Registrar) -> None:
         self.file = file
         self.task: asyncio.Task[None] | None = None
-        self.observed: Offer | None = None  # its offer to a kubelet, if it is a CSI driver's
+        self.observed: PluginOffer | None = None  # its offer to a kubelet, if it is a CSI driver's
         self._path = path
         self._registrar, self._registry, self._own = registrar, registrar.registry, registrar.registry.own
         self._name = ""
@@ -169,7 +169,7 @@ class _Plugin:
         log.info("driver %s is registered: %s says that it is at %s", offer.name, self._path, offer.endpoint or "there")
         return offer.name
 
-    def _observe(self, kind: str, offer: Offer) -> None:
+    def _observe(self, kind: str, offer: PluginOffer) -> None:
         if kind != PLUGIN_TYPE:
             return
         endpoint = offer.endpoint.removeprefix("unix://") or str(self._path)
@@ -177,7 +177,7 @@ class _Plugin:
         if not self._registrar.is_relay(endpoint):
             self._registry.found(str(self._path), endpoint, name=offer.name)
 
-    async def _register(self, client: PluginClient, kind: str, offer: Offer) -> None:
+    async def _register(self, client: PluginClient, kind: str, offer: PluginOffer) -> None:
         refusal = await self._refusal(kind, offer)
         if refusal:
             with contextlib.suppress(NotRegistered):  # the stock registrar exits as soon as it gets this
@@ -189,7 +189,7 @@ class _Plugin:
             self._registry.deregister(str(self._path))
             raise
 
-    async def _refusal(self, kind: str, offer: Offer) -> str:
+    async def _refusal(self, kind: str, offer: PluginOffer) -> str:
         if kind != PLUGIN_TYPE:
             return f"plugins of type {shorten(kind)!r} are not taken, only {PLUGIN_TYPE}"
         try:

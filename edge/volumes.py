@@ -53,7 +53,7 @@ class DriverRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class BoundClaim:
     """The PersistentVolumeClaim that a volume is bound to, with the fields that an expansion needs."""
 
     namespace: str
@@ -86,7 +86,7 @@ class Volume:
     publish_secret: SecretRef | None = None
     expand_secret: SecretRef | None = None
     size_bytes: int = 0  # the PV's `spec.capacity.storage`; 0 if unknown
-    claim: Claim | None = None  # the claim it is bound to; None for inline volumes
+    claim: BoundClaim | None = None  # the claim it is bound to; None for inline volumes
     fence: bool = False  # its PV asks for `fence` (`common.objects.offline_policy`)
     offline_flaw: str = ""  # what is wrong with the policy that its PV asks for; empty if nothing is
     rules: DriverRules = DriverRules()

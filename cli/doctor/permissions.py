@@ -32,7 +32,7 @@ _ROLES = (
 )
 
 
-class Rule(NamedTuple):
+class PermissionRule(NamedTuple):
     """Some verbs, the resources that they are needed for, and the feature that needs them; empty: every volume does.
 
     `namespace` is that of Leases, if it is not the process's own.
@@ -48,28 +48,30 @@ _NO_KUBELET, _TOPOLOGY = "nodes without a kubelet", "drivers with topology or lo
 _SNAPSHOTS, _CLASSES = "volumes from snapshots", "VolumeAttributesClasses"
 _RECORDS = "edgenodes.csi-bridge.io volumeplacements.csi-bridge.io jointokens.csi-bridge.io denials.csi-bridge.io"
 _ELECTION = (
-    Rule("create patch", "events", "events"),
-    Rule("get create update", "leases.coordination.k8s.io", "--leader-election"),
+    PermissionRule("create patch", "events", "events"),
+    PermissionRule("get create update", "leases.coordination.k8s.io", "--leader-election"),
 )
 
 # By process; a sidecar is called as its image. Equals the roles of deploy/cloud.
-NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
+NEEDED: Final[Mapping[str, tuple[PermissionRule, ...]]] = {
     HUB: (
-        Rule("list watch", "pods persistentvolumeclaims persistentvolumes nodes"),
-        Rule("list watch", "csidrivers.storage.k8s.io storageclasses.storage.k8s.io volumeattachments.storage.k8s.io"),
-        Rule("list watch get create patch delete", "leases.coordination.k8s.io configmaps"),
-        Rule("get create patch", "nodes csinodes.storage.k8s.io", _NO_KUBELET),
-        Rule("get create patch", "leases.coordination.k8s.io", _NO_KUBELET, _HEARTBEATS),
-        Rule("get delete", "pods", _NO_KUBELET),
-        Rule("get", "persistentvolumeclaims", _NO_KUBELET),
-        Rule("patch", "nodes/status pods/status persistentvolumeclaims/status", _NO_KUBELET),
-        Rule("get create patch", "events", "events"),
-        Rule("list watch get create patch delete", _RECORDS),
-        Rule("patch", "edgenodes.csi-bridge.io/status"),
-        Rule("delete", "nodes", "csi-bridge forget"),
-        Rule("list", "volumesnapshotcontents.snapshot.storage.k8s.io", "csi-bridge audit"),
-        Rule("list", "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io", "csi-bridge audit"),
-        Rule(
+        PermissionRule("list watch", "pods persistentvolumeclaims persistentvolumes nodes"),
+        PermissionRule(
+            "list watch", "csidrivers.storage.k8s.io storageclasses.storage.k8s.io volumeattachments.storage.k8s.io"
+        ),
+        PermissionRule("list watch get create patch delete", "leases.coordination.k8s.io configmaps"),
+        PermissionRule("get create patch", "nodes csinodes.storage.k8s.io", _NO_KUBELET),
+        PermissionRule("get create patch", "leases.coordination.k8s.io", _NO_KUBELET, _HEARTBEATS),
+        PermissionRule("get delete", "pods", _NO_KUBELET),
+        PermissionRule("get", "persistentvolumeclaims", _NO_KUBELET),
+        PermissionRule("patch", "nodes/status pods/status persistentvolumeclaims/status", _NO_KUBELET),
+        PermissionRule("get create patch", "events", "events"),
+        PermissionRule("list watch get create patch delete", _RECORDS),
+        PermissionRule("patch", "edgenodes.csi-bridge.io/status"),
+        PermissionRule("delete", "nodes", "csi-bridge forget"),
+        PermissionRule("list", "volumesnapshotcontents.snapshot.storage.k8s.io", "csi-bridge audit"),
+        PermissionRule("list", "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io", "csi-bridge audit"),
+        PermissionRule(
             "list",
             "validatingadmissionpolicies.admissionregistration.k8s.io "
             "validatingadmissionpolicybindings.admissionregistration.k8s.io",
@@ -77,33 +79,33 @@ NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
         ),
     ),
     "csi-provisioner": (
-        Rule("get list watch create patch delete", "persistentvolumes"),
-        Rule("list watch update", "persistentvolumeclaims"),
-        Rule("list watch", "storageclasses.storage.k8s.io"),
-        Rule("get", "volumeattributesclasses.storage.k8s.io", _CLASSES),
-        Rule("list watch", "nodes csinodes.storage.k8s.io", _TOPOLOGY),
-        Rule("list watch", "volumeattachments.storage.k8s.io", "drivers that attach"),
-        Rule("get list watch update", "volumesnapshots.snapshot.storage.k8s.io", _SNAPSHOTS),
-        Rule("get", "volumesnapshotcontents.snapshot.storage.k8s.io", _SNAPSHOTS),
+        PermissionRule("get list watch create patch delete", "persistentvolumes"),
+        PermissionRule("list watch update", "persistentvolumeclaims"),
+        PermissionRule("list watch", "storageclasses.storage.k8s.io"),
+        PermissionRule("get", "volumeattributesclasses.storage.k8s.io", _CLASSES),
+        PermissionRule("list watch", "nodes csinodes.storage.k8s.io", _TOPOLOGY),
+        PermissionRule("list watch", "volumeattachments.storage.k8s.io", "drivers that attach"),
+        PermissionRule("get list watch update", "volumesnapshots.snapshot.storage.k8s.io", _SNAPSHOTS),
+        PermissionRule("get", "volumesnapshotcontents.snapshot.storage.k8s.io", _SNAPSHOTS),
         *_ELECTION,
     ),
     "csi-attacher": (
-        Rule("list watch", "csinodes.storage.k8s.io"),
-        Rule("list watch patch", "persistentvolumes volumeattachments.storage.k8s.io"),
-        Rule("patch", "volumeattachments.storage.k8s.io/status"),
+        PermissionRule("list watch", "csinodes.storage.k8s.io"),
+        PermissionRule("list watch patch", "persistentvolumes volumeattachments.storage.k8s.io"),
+        PermissionRule("patch", "volumeattachments.storage.k8s.io/status"),
         *_ELECTION,
     ),
     "csi-resizer": (
-        Rule("list watch patch", "persistentvolumes"),
-        Rule("list watch", "persistentvolumeclaims pods"),
-        Rule("patch", "persistentvolumeclaims/status"),
-        Rule("list watch", "volumeattributesclasses.storage.k8s.io", _CLASSES),
+        PermissionRule("list watch patch", "persistentvolumes"),
+        PermissionRule("list watch", "persistentvolumeclaims pods"),
+        PermissionRule("patch", "persistentvolumeclaims/status"),
+        PermissionRule("list watch", "volumeattributesclasses.storage.k8s.io", _CLASSES),
         *_ELECTION,
     ),
     "csi-snapshotter": (
-        Rule("list watch", "volumesnapshotclasses.snapshot.storage.k8s.io"),
-        Rule("get list watch patch", "volumesnapshotcontents.snapshot.storage.k8s.io"),
-        Rule("update patch", "volumesnapshotcontents.snapshot.storage.k8s.io/status"),
+        PermissionRule("list watch", "volumesnapshotclasses.snapshot.storage.k8s.io"),
+        PermissionRule("get list watch patch", "volumesnapshotcontents.snapshot.storage.k8s.io"),
+        PermissionRule("update patch", "volumesnapshotcontents.snapshot.storage.k8s.io/status"),
         *_ELECTION,
     ),
 }

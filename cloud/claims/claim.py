@@ -13,7 +13,7 @@ from cloud.claims.rules import Thing
 Place = tuple[str, Thing, str]  # Driver, thing and node
 
 
-class State(StrEnum):
+class ClaimState(StrEnum):
     """The state of a claim's row. In the records, a call that runs and one in doubt are the same."""
 
     OPEN = "open"
@@ -86,17 +86,17 @@ class Claim:
 
     def body(self) -> dict[str, Any] | None:
         """The body of the record that there should be; None: none."""
-        ids, state = [], State.DELETED
+        ids, state = [], ClaimState.DELETED
         for (thing, node), its in self.ids.items():
             told = {"kind": thing.kind, "id": thing.id, "node": node, "since": its.since}
             if its.gone:
                 told["gone"] = its.gone
             else:
-                state = State.MADE
+                state = ClaimState.MADE
             ids.append(told)
         body: dict[str, Any] = {"state": state}
         if self.is_kept and self.is_open:
-            body |= {"state": State.OPEN, "node": self.node, "since": self.since}
+            body |= {"state": ClaimState.OPEN, "node": self.node, "since": self.since}
             if self.lease_s:
                 body["lease_s"] = self.lease_s
             if self.machine:
@@ -118,7 +118,7 @@ def read_claim(name: str, body: dict[str, Any]) -> Claim:
     for told in body.get("ids", ()):
         thing, node = Thing(text_in(told["kind"]), text_in(told["id"])), text_in(told["node"])
         claim.ids[thing, node] = Id(name, float(told["since"]), float(told.get("gone", 0)))
-    if State(body["state"]) is State.OPEN:
+    if ClaimState(body["state"]) is ClaimState.OPEN:
         claim.doubt()
         claim.is_kept = claim.is_confirmed = True
     return claim

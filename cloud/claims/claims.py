@@ -39,7 +39,7 @@ from cloud.claims.ledger import Ledger, read
 from cloud.claims.recent import Recent
 from cloud.claims.requests import LONGEST_CHARS, about, deletion_of
 from cloud.claims.rules import Thing
-from cloud.records.records import Body, Change, Key, Kind, Records
+from cloud.records.records import Body, Change, Key, RecordKind, Records
 from common.errors import CallError, name_elsewhere, no_place
 from common.store.database_writer import WriteFailed
 
@@ -63,12 +63,12 @@ class Claims:
         """
         self.now, self.monotonic, self._records = now, monotonic, records
         # the last election of each driver, as it is known to be in the records.
-        self.elections = dict(records.take(Kind.ELECTION, _read_election))
+        self.elections = dict(records.take(RecordKind.ELECTION, _read_election))
         self._books: defaultdict[str, Book] = defaultdict(Book)
         # By driver and node: the names that an order to forget the node has changed, and the records have not.
         self._unforgotten: dict[tuple[str, str], set[str]] = {}
         self._recent = Recent(now())
-        found = records.take(Kind.CLAIM, _read)
+        found = records.take(RecordKind.CLAIM, _read)
         for key, _, it in found:
             if isinstance(it, Claim):
                 self._load(self._books[key[0]], it)
@@ -77,8 +77,8 @@ class Claims:
         for key, body, _ in found:  # what another row has now must not come back once that one is gone
             if (present := self._as_it_is(key)).body != body:
                 records.put(present)
-        records.watch(Kind.CLAIM, self._as_it_is, self._adopt)
-        records.watch(Kind.ELECTION, lambda key: _changed_election(key[0], self.elections.get(key[0])))
+        records.watch(RecordKind.CLAIM, self._as_it_is, self._adopt)
+        records.watch(RecordKind.ELECTION, lambda key: _changed_election(key[0], self.elections.get(key[0])))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class Claims:
             node = name.removeprefix(_NODE)
             return _changed_mark(driver, node, self.book(driver).marks.get(node))
         claim = self.book(driver).claims.get(name)
-        return Change(Kind.CLAIM, key, claim.body() if claim is not None else None)
+        return Change(RecordKind.CLAIM, key, claim.body() if claim is not None else None)
 
     def _write(self, driver: str, claims: Collection[Claim]) -> "asyncio.Future[None]":
         """Write claims now, in this order. Returns the end of the write."""
@@ -363,7 +363,7 @@ class Claims:
             claim.has_row = True
             if (name := claim.name) not in changes:
                 body = present[name].body() if name in present else None
-                changes[name] = Change(Kind.CLAIM, (driver, name), body)
+                changes[name] = Change(RecordKind.CLAIM, (driver, name), body)
         return self._records.write(changes.values())
 
     def _put(self, driver: str, claim: Claim) -> None:
@@ -391,7 +391,7 @@ class Claims:
         claim = self.book(driver).claims.get(name)
         is_call = late.is_open and not late.ids
         if claim is None and is_call and (late.machine or about(name) is not None):
-            self._records.put(Change(Kind.CLAIM, key, None))
+            self._records.put(Change(RecordKind.CLAIM, key, None))
         elif claim is None:
             self._load(self._books[driver], late)
         return claim is None or claim.node == late.node
@@ -418,11 +418,11 @@ def _read_election(key: Key, body: Body) -> tuple[str, Elected]:
 
 
 def _changed_election(driver: str, elected: Elected | None) -> Change:
-    return Change(Kind.ELECTION, (driver,), asdict(elected) if elected is not None else None)
+    return Change(RecordKind.ELECTION, (driver,), asdict(elected) if elected is not None else None)
 
 
 def _changed_mark(driver: str, node: str, mark: Mark | None) -> Change:
-    return Change(Kind.CLAIM, (driver, _NODE + node), {"state": mark, "node": node} if mark is not None else None)
+    return Change(RecordKind.CLAIM, (driver, _NODE + node), {"state": mark, "node": node} if mark is not None else None)
 
 
 async def _written(end: "asyncio.Future[None]") -> None:

@@ -43,7 +43,7 @@ class Elected:
     why: str
 
 
-class Seat(NamedTuple):
+class ServingCandidate(NamedTuple):
     """A node of the driver, as a candidate."""
 
     unfit: str = ""  # why it cannot serve now, in words
@@ -77,25 +77,25 @@ class ElectionRules:
         """Whether the node's labels are missing to tell whether it is a candidate."""
         return labels is None and any(each.startswith(_LABEL) for each in self.candidates)
 
-    def unmatched(self, seats: Mapping[str, Seat]) -> list[str]:
+    def unmatched(self, seats: Mapping[str, ServingCandidate]) -> list[str]:
         """The patterns that fit no node, sorted; none while labels are missing."""
         if any(seat.labels is None for seat in seats.values()):
             return []
         patterns = sorted({*self.candidates, *self.prefer})
         return [it for it in patterns if not any(fits(it, node, seat.labels) for node, seat in seats.items())]
 
-    def admits(self, node: str, seat: Seat) -> bool:
+    def admits(self, node: str, seat: ServingCandidate) -> bool:
         is_open = not self.candidates or self.lacks(seat.labels)
         return is_open or any(fits(each, node, seat.labels) for each in self.candidates)
 
-    def rank(self, node: str, seat: Seat) -> tuple[int, str]:
+    def rank(self, node: str, seat: ServingCandidate) -> tuple[int, str]:
         """The place of a node among those that can serve; the lowest one serves."""
         liked = (at for at, each in enumerate(self.prefer) if fits(each, node, seat.labels))
         return next(liked, len(self.prefer)), node
 
 
 def choose(
-    present: Elected | None, seats: Mapping[str, Seat], rules: ElectionRules, *, served: float, now: float
+    present: Elected | None, seats: Mapping[str, ServingCandidate], rules: ElectionRules, *, served: float, now: float
 ) -> tuple[str, str] | None:
     """The node to elect, and why; None: the `present` election stands, or no node can serve.
 
@@ -119,14 +119,16 @@ def choose(
     return fit[0], f"edge node {present.node} {_why_not(present.node, seats, rules)}"
 
 
-def others(elected: str, seats: Mapping[str, Seat], rules: ElectionRules) -> tuple[list[str], dict[str, str]]:
+def others(
+    elected: str, seats: Mapping[str, ServingCandidate], rules: ElectionRules
+) -> tuple[list[str], dict[str, str]]:
     """The first nodes that could take over now; without one, why the first ones could not, by node."""
     told = [(node, _why_not(node, seats, rules)) for node in sorted(seats) if node != elected]
     standby = [node for node, why in told if not why]
     return standby[:SHOWN], {} if standby else dict(told[:SHOWN])
 
 
-def why_nobody(seats: Mapping[str, Seat], rules: ElectionRules) -> str:
+def why_nobody(seats: Mapping[str, ServingCandidate], rules: ElectionRules) -> str:
     """Why no node can serve, with the reasons of the first nodes of the driver."""
     if not seats:
         return "no edge node runs it"
@@ -163,7 +165,7 @@ _LABEL: Final = "label:"  # the beginning of a pattern that is a label: no node'
 SHOWN: Final = 5  # a message names at most this many nodes
 
 
-def _why_not(node: str, seats: Mapping[str, Seat], rules: ElectionRules) -> str:
+def _why_not(node: str, seats: Mapping[str, ServingCandidate], rules: ElectionRules) -> str:
     seat = seats.get(node)
     if seat is None:
         return "is not known any more"

@@ -11,7 +11,7 @@ from cloud.claims.recent import Recent
 _PART: Final = 1_000  # things in one part: one millisecond
 
 
-class Open(NamedTuple):
+class OpenName(NamedTuple):
     """A name with open calls, for the leak audit."""
 
     driver: str
@@ -27,7 +27,7 @@ class Ledger(NamedTuple):
     It is read in parts, the open names first. A create that ends meanwhile stands there, or its things in `ids`.
     """
 
-    open: list[Open]  # the names with open calls
+    open: list[OpenName]  # the names with open calls
     ids: list[tuple[Place, Id]]  # every thing, those that lists alone tell and deleted ones included
     made: dict[Place, float]  # when the things were made that the book has no more, in seconds since the epoch
     complete_since: float  # no thing that was made after this time is missing in `made` and `ids`
@@ -36,7 +36,7 @@ class Ledger(NamedTuple):
 async def read(books: Mapping[str, Book], recent: Recent) -> Ledger:
     """Read all books, by driver, within some turns of the loop: of 100,000 things it takes half a second."""
     opened = [
-        Open(driver, claim.name, claim.node, claim.since, claim.in_doubt)
+        OpenName(driver, claim.name, claim.node, claim.since, claim.in_doubt)
         for driver, book in books.items()
         for claim in book.claims.values()
         if claim.is_open

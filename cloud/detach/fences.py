@@ -23,7 +23,7 @@ from typing import Final
 
 from cloud.detach.absences import Absences
 from cloud.detach.mounts import Mounts
-from cloud.records.records import Body, Change, Key, Kind, Records, stored_bytes
+from cloud.records.records import Body, Change, Key, RecordKind, Records, stored_bytes
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from common.errors import first_of, order_refused, timestamp
@@ -65,8 +65,8 @@ class Fences:
         """
         self._records, self._absences, self._mounts = records, absences, mounts
         self._joined, self._now = joined, now
-        self._fences = {it.node: it for it in records.take(Kind.FENCE, _read)}
-        records.watch(Kind.FENCE, lambda key: self._change(*key))
+        self._fences = {it.node: it for it in records.take(RecordKind.FENCE, _read)}
+        records.watch(RecordKind.FENCE, lambda key: self._change(*key))
 
     def is_fenced(self, node: str) -> bool:
         """Whether an operator takes a node for dead, and it has shown no sign of life since."""
@@ -201,7 +201,7 @@ class Fences:
     def _change(self, node: str) -> Change:
         fence = self._fences.get(node)
         body = {name: value for name, value in asdict(fence).items() if name != "node"} if fence is not None else None
-        return Change(Kind.FENCE, (node,), body)
+        return Change(RecordKind.FENCE, (node,), body)
 
     async def _write(self, node: str, what: str) -> None:
         # It counts already. If the write fails, the operator hears it, and it is tried again.

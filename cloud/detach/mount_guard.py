@@ -55,7 +55,7 @@ _REMEMBERED_S = 600.0  # external-attacher repeats a failed detach at least ever
 _MOST_REMEMBERED = 1_000
 
 
-class View(NamedTuple):
+class VolumeView(NamedTuple):
     """The hub's knowledge of a volume on a node."""
 
     was_in_use: bool  # by an earlier machine of this name, and nobody has said that this one is off
@@ -66,7 +66,7 @@ class View(NamedTuple):
     tells_all: bool  # a node that is not away would have told that it uses the volume
 
 
-def why_held(view: View) -> str:
+def why_held(view: VolumeView) -> str:
     """Why a volume stays attached to a node, as the part of a sentence; empty if it may be detached.
 
     node is      it uses the volume      the call
@@ -168,10 +168,10 @@ class MountGuard:
             log.warning(line, node, name)
         return None
 
-    def _view(self, node: str, driver: str, volume: str) -> View:
+    def _view(self, node: str, driver: str, volume: str) -> VolumeView:
         in_use, name = self._mounts.in_use(node), name_in_use(driver, volume)
         is_mounted = name in in_use if in_use is not None else None
-        return View(
+        return VolumeView(
             name in self._mounts.earlier_use.get(node, ()),
             self._absences.of(node),
             self._fences.is_given_up(node),
@@ -209,7 +209,7 @@ class MountGuard:
         return self._mounts.node_id(driver, node), told
 
 
-def _way_out(node: str, view: View) -> str:
+def _way_out(node: str, view: VolumeView) -> str:
     if view.was_in_use:
         return (
             f"if that machine is off for certain, or was started anew since, run csi-bridge fence {node} on the hub's "

@@ -27,7 +27,7 @@ import aiohttp
 from aiohttp.http_exceptions import LineTooLong
 from kubernetes.aio.client.api_client import ApiClient
 
-from cloud.kube.credentials import Credentials, loaded, unusable
+from cloud.kube.credentials import ApiCredentials, loaded, unusable
 from cloud.kube.http_answer import MOST_BYTES
 from cloud.kube.kept_connections import ANSWER_S, NOT_LEADING, KeptConnections
 from common.errors import BridgeError
@@ -115,7 +115,7 @@ class KubeError(BridgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """A part of a list; `version` is the list's resource version."""
 
     items: list[Body]
@@ -127,7 +127,7 @@ class Kube:
     """A client of one API server. Use `connect`."""
 
     def __init__(
-        self, client: ApiClient, credentials: Credentials, kept: KeptConnections | None, may_ask: Callable[[], bool]
+        self, client: ApiClient, credentials: ApiCredentials, kept: KeptConnections | None, may_ask: Callable[[], bool]
     ) -> None:
         self._client, self._credentials, self._kept, self._may_ask = client, credentials, kept, may_ask
 
@@ -138,7 +138,7 @@ class Kube:
             raise KubeError("get the version", 0, "", "the answer is no version")
         return int(found[1]), int(found[2])
 
-    async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
+    async def list(self, resource: Resource, *, limit: int, more: str = "") -> ListPage:
         """A part of the list of all objects of a kind, from the token `more` of the part before; `limit` 0: all.
 
         Raises:
@@ -157,7 +157,7 @@ class Kube:
         if not (isinstance(metadata, dict) and metadata.get("resourceVersion") and isinstance(items, list)):
             # All that is missing in a list is gone.
             raise KubeError(what, 0, "", "the answer is not a list")
-        return Page(items, metadata["resourceVersion"], metadata.get("continue", ""))
+        return ListPage(items, metadata["resourceVersion"], metadata.get("continue", ""))
 
     async def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, Body]]:
         """Yield the changes of a kind's objects after a version: ADDED, MODIFIED, DELETED or BOOKMARK, with the object.
@@ -322,7 +322,7 @@ async def connect(
     async with loaded(kubeconfig) as settings:
         settings.client_session_kwargs = {
             "read_bufsize": MOST_BYTES // 2,  # aiohttp takes lines of twice that
-            "response_class": _Answer,
+            "response_class": _ClosingAnswer,
             # aiohttp would look for a proxy at each request, in a thread, which costs as much as the rest of it. It
             # would also look into ~/.netrc, for a server that has its credentials in the kubeconfig.
             "trust_env": bool(getproxies_environment()),
@@ -337,7 +337,7 @@ async def connect(
         limit=settings.connection_pool_maxsize, ssl=client.rest_client.ssl_context, socket_factory=_probed_socket
     )
     settings.client_session_kwargs["connector"] = connector
-    credentials = Credentials(kubeconfig, client, now)
+    credentials = ApiCredentials(kubeconfig, client, now)
     kept = None
     if not (settings.proxy or getproxies_environment()):
         kept = KeptConnections(
@@ -414,7 +414,7 @@ def _trust_as_kubectl(context: ssl.SSLContext) -> None:
     context.verify_flags = context.verify_flags & ~ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
-class _Answer(aiohttp.ClientResponse):
+class _ClosingAnswer(aiohttp.ClientResponse):
     """An answer that closes its connection at once if it is not read to its end.
 
     aiohttp would wait up to 30 s for the server's close in TLS. Neither the connector nor its client would know of the

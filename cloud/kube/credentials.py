@@ -34,7 +34,7 @@ _FRESH_S: Final = 60.0  # credentials of this age are loaded again: client-go's 
 _REFUSED_S: Final = 5.0
 
 
-class Credentials:
+class ApiCredentials:
     """The token or client certificate of a client of an API server."""
 
     def __init__(self, kubeconfig: str, client: ApiClient, now: Callable[[], float]) -> None:

@@ -15,7 +15,7 @@ MOST_BYTES: Final = 8 * 1024 * 1024  # etcd takes objects of 1.5 MiB, and JSON e
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An answer with its whole body."""
 
     status: int
@@ -31,9 +31,9 @@ class AnswerReader:
         self._begun = False
         self._bytes = 0
         self._body = bytearray()
-        self._answers: list[Answer] = []
+        self._answers: list[HttpAnswer] = []
 
-    def feed(self, data: bytes) -> Answer | None:
+    def feed(self, data: bytes) -> HttpAnswer | None:
         """Return the answer that these bytes end; None while it is incomplete. Raises ValueError."""
         self._bytes += len(data)
         try:
@@ -62,5 +62,5 @@ class AnswerReader:
         status = self._parser.get_status_code()
         if status >= 200:  # the real answer follows an interim one
             self._begun = False
-            self._answers.append(Answer(status, bytes(self._body), self._parser.should_keep_alive()))
+            self._answers.append(HttpAnswer(status, bytes(self._body), self._parser.should_keep_alive()))
             self._body.clear()

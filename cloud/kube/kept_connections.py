@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from cloud.kube.http_answer import Answer, AnswerReader
+from cloud.kube.http_answer import AnswerReader, HttpAnswer
 
 # Longer than the pause between two renewals of one Lease. An API server closes a connection after 90 s.
 _IDLE_S: Final = 20.0
@@ -48,7 +48,7 @@ class KeptConnections:
         self._closed = False
         self._may_ask = may_ask
 
-    async def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
         """Send a request, and return the answer. A cancelled request ends its connection.
 
         `path` goes on after the one in the server's URL; `headers` lack `Host` and `Content-Length`.
@@ -117,11 +117,11 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._reader = AnswerReader()
         self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._waiting: asyncio.Future[HttpAnswer] | None = None
         self.used_at = 0.0
         self.is_closed = False
 
-    async def ask(self, request: bytes) -> Answer:
+    async def ask(self, request: bytes) -> HttpAnswer:
         assert self._transport is not None
         self._waiting = self._loop.create_future()
         self.used_at = self._loop.time()

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from cloud.claims.claims import Claims
 from cloud.claims.rules import VOLUME, Thing
 from cloud.kinds.fields import Body, part
-from cloud.records.records import Change, Key, Kind, Records
+from cloud.records.records import Change, Key, RecordKind, Records
 from cloud.sources.source import Source
 from common.errors import LeadershipLost, SettingsError, timestamp
 from common.objects.node_selector import choices
@@ -50,7 +50,7 @@ _FARTHEST_S: Final = 2**33
 _MOST_EPOCHS: Final = 200  # Older ones count as known. So many are a week, in 3 KiB.
 
 
-class _State(NamedTuple):
+class _MarkState(NamedTuple):
     """The record: `loss` is a sentence, `checked` whether the volumes were read, `trusted` the newest settled epoch."""
 
     id: str
@@ -70,10 +70,10 @@ class Incarnation:
         self.epoch = 0  # the number of this hub's leadership, above those of all earlier ones; 0: not counted yet
         self.announce: Callable[[], None] = lambda: None  # called when the epoch has changed
         self.settled: Callable[[], None] = lambda: None  # called when a loss counts no more
-        found = records.take(Kind.MARK, _read)
-        self._state = found[0] if found else _State(secrets.token_hex(8), [])
+        found = records.take(RecordKind.MARK, _read)
+        self._state = found[0] if found else _MarkState(secrets.token_hex(8), [])
         self._unread, self._heard = "", 0
-        records.watch(Kind.MARK, lambda _key: _change(self._state))
+        records.watch(RecordKind.MARK, lambda _key: _change(self._state))
         if self.loss:
             log.warning("calls that name no node are refused, until csi-bridge trust: %s", self.loss)
 
@@ -182,12 +182,14 @@ class Incarnation:
         return f"{text} {hmac.digest(self.sign, text.encode(), 'sha256').hex() if self.sign else ''}"
 
 
-def _change(state: _State) -> Change:
-    return Change(Kind.MARK, _KEY, state._asdict())
+def _change(state: _MarkState) -> Change:
+    return Change(RecordKind.MARK, _KEY, state._asdict())
 
 
-def _read(_key: Key, body: Body) -> _State:
-    return _State(str(body["id"]), [int(it) for it in body["epochs"]], body["loss"], body["checked"], body["trusted"])
+def _read(_key: Key, body: Body) -> _MarkState:
+    return _MarkState(
+        str(body["id"]), [int(it) for it in body["epochs"]], body["loss"], body["checked"], body["trusted"]
+    )
 
 
 def _find_earlier(cluster: Source, claims: Claims) -> str:

@@ -30,14 +30,14 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from cloud.claims.election import Seat
+from cloud.claims.election import ServingCandidate
 from cloud.nodes.known_node import MOST_REFUSED, KnownNode
 from cloud.nodes.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
 from cloud.nodes.question import Question, ask
-from cloud.nodes.report_judge import Refused, judge, note, told_topology, topology_of
+from cloud.nodes.report_judge import RefusedReport, judge, note, told_topology, topology_of
 from cloud.nodes.unique_segments import UniqueSegments
 from cloud.nodes.visit import Visit
-from cloud.records.records import Change, Kind, Records, stored_bytes
+from cloud.records.records import Change, RecordKind, Records, stored_bytes
 from common.csi.reports import (
     MAX_REPORT_BYTES,
     DriverReport,
@@ -95,13 +95,13 @@ class Nodes:
         self._by_driver: dict[str, set[str]] = {}
         self._began = _now()
         started = time.time()
-        for stored in records.take(Kind.NODE, read_node):
+        for stored in records.take(RecordKind.NODE, read_node):
             node = self._nodes[stored.name] = KnownNode(stored, _now())
             if stored.connected:  # the hub was killed, or another one led
                 self._put(node, write=False, connected=False, since=started)
             for report in stored.reports:
                 self._by_driver.setdefault(report.driver, set()).add(stored.name)
-        records.watch(Kind.NODE, lambda key: self.record(*key))
+        records.watch(RecordKind.NODE, lambda key: self.record(*key))
         asyncio.get_running_loop().call_later(LONGEST_REDIAL_S, self._note_away, list(self._nodes))
         stored_reports = (report for node in self._nodes.values() for report in node.stored.reports)
         segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
@@ -219,7 +219,7 @@ class Nodes:
                 f"{len(judged)} drivers with the earlier ones, {size} bytes in all, and {MAX_REPORT_BYTES} is the "
                 f"limit; the node's earlier report stays; run csi-bridge forget {name} DRIVER for each that is gone"
             )
-        refused, claims = dict[str, Refused](), []
+        refused, claims = dict[str, RefusedReport](), []
         for driver, report in judged.items():  # what one driver gets, the next one does not
             if found := judge(report, node.rights, self.segments, self._nodes):
                 refused[driver] = found
@@ -374,10 +374,10 @@ class Nodes:
         node = self._nodes.get(name)
         return node.stored.since if node is not None and node.visit is None else None
 
-    def seat(self, name: str, driver: str) -> Seat:
+    def seat(self, name: str, driver: str) -> ServingCandidate:
         """A node as a candidate to serve a driver that every node could serve."""
         node = self._nodes.get(name)
-        return node.seat(driver) if node is not None else Seat("is not known any more")
+        return node.seat(driver) if node is not None else ServingCandidate("is not known any more")
 
     def lease_s(self, name: str) -> int:
         """0 if the node is away or announces none."""
@@ -517,7 +517,7 @@ def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
     return hello.beside and link.peer_identity.serial != live.link.peer_identity.serial
 
 
-def _shortened(refused: Mapping[str, Refused], counted: Collection[str]) -> dict[str, Refused]:
+def _shortened(refused: Mapping[str, RefusedReport], counted: Collection[str]) -> dict[str, RefusedReport]:
     others = islice((driver for driver in refused if driver not in counted), MOST_REFUSED)
     kept = {*others, *counted}
     return {driver: found for driver, found in refused.items() if driver in kept}

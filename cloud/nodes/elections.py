@@ -22,7 +22,7 @@ from typing import Final
 
 from cloud.claims.claim import Claim
 from cloud.claims.claims import Claims
-from cloud.claims.election import SHOWN, Elected, ElectionRules, Seat, choose, others, why_nobody
+from cloud.claims.election import SHOWN, Elected, ElectionRules, ServingCandidate, choose, others, why_nobody
 from cloud.nodes.edge_nodes import DRIFT
 from cloud.nodes.fleet import Fleets
 from cloud.sources.source import Source
@@ -164,14 +164,14 @@ class DriverElection:
         # How long a node's agent may go on with a call without the hub; the instance of a node's agent.
         self.lease_s, self.machine = elections.nodes.lease_s, elections.nodes.machine
 
-    def seat(self, node: str) -> Seat:
+    def seat(self, node: str) -> ServingCandidate:
         member = self._all.fleets.of(self.driver).members.get(node)
         if member is None:
-            return Seat("is not known any more")
-        seat = self._all.nodes.seat(node, self.driver) if member.has_controller else Seat(_NO_CONTROLLER)
+            return ServingCandidate("is not known any more")
+        seat = self._all.nodes.seat(node, self.driver) if member.has_controller else ServingCandidate(_NO_CONTROLLER)
         return seat._replace(labels=self._all.labels(node))
 
-    def seats(self, most: int | None = None) -> dict[str, Seat]:
+    def seats(self, most: int | None = None) -> dict[str, ServingCandidate]:
         """The candidates, fit or not, in the order of their names; at most so many."""
         return {node: self.seat(node) for node in islice(self._all.fleets.of(self.driver).members, most)}
 

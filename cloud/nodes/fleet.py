@@ -8,7 +8,7 @@ from typing import TypeVar
 from cloud.claims.rules import LISTINGS
 from cloud.nodes.capabilities import parse_answer
 from cloud.nodes.edge_nodes import Nodes
-from cloud.nodes.offers import NOTHING, Offer, Offers, digest
+from cloud.nodes.offers import NOTHING, OfferedCapabilities, Offers, digest
 from cloud.nodes.report_judge import announces_topology, topology_of
 from common.csi.csi_pb2 import (
     ControllerGetCapabilitiesResponse,
@@ -62,7 +62,7 @@ class Member:
 class Fleet:
     """The nodes that run one driver, in the order of their names. Without a node that describes it, it has no offer."""
 
-    def __init__(self, members: Mapping[str, Member], offer: Offer | None = None) -> None:
+    def __init__(self, members: Mapping[str, Member], offer: OfferedCapabilities | None = None) -> None:
         self.members, self.offer = members, offer
         self.is_mixed = offer is not None and bool(offer.lacking)  # whether a node lacks an offered capability
         # whether the vendor has a topology of its own on most of them.

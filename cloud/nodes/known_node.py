@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from cloud.claims.election import Seat
+from cloud.claims.election import ServingCandidate
 from cloud.nodes.node_records import SHOWN_CHARS, StoredNode
-from cloud.nodes.report_judge import Refused
+from cloud.nodes.report_judge import RefusedReport
 from cloud.nodes.visit import Visit
 from common.csi.reports import GET_PLUGIN_CAPABILITIES, MAX_DRIVER_BYTES, DriverReport, is_node_only, vendor_version
 from common.links.uplink import LONGEST_REDIAL_S
@@ -40,7 +40,7 @@ class KnownNode:
     visit: Visit | None = None  # the link that takes new calls; None while it is away
     earlier: Visit | None = None  # the link beside which that one came, until it ends
     rights: tuple[str, ...] = ()  # the drivers that the certificate of the last link names; none: every driver
-    refused: Mapping[str, Refused] = field(default_factory=dict)
+    refused: Mapping[str, RefusedReport] = field(default_factory=dict)
     conflict: str = ""  # about another machine of this name, which the hub refused at `refused_at`
     refused_at: float = 0.0  # monotonic
     replaced_soon: int = 0  # links in a row that were replaced at once
@@ -48,17 +48,19 @@ class KnownNode:
     def counted(self) -> list[DriverReport]:
         return [report for report in self.stored.reports if report.driver not in self.unwritten]
 
-    def seat(self, driver: str) -> Seat:
+    def seat(self, driver: str) -> ServingCandidate:
         """The node as a candidate to serve a driver that every node could serve."""
         visit = self.visit
         if visit is None:
-            return Seat("has shut down") if self.has_shut_down else Seat("is away", self.left[0])
+            return (
+                ServingCandidate("has shut down") if self.has_shut_down else ServingCandidate("is away", self.left[0])
+            )
         if why := self._unfit(visit, driver):
-            return Seat(why)
+            return ServingCandidate(why)
         if driver not in visit.told:
-            return Seat("has not reported the driver since it connected", visit.began)
+            return ServingCandidate("has not reported the driver since it connected", visit.began)
         heard = visit.link.silent_since(time.monotonic())
-        return Seat("is silent", heard) if heard is not None else Seat()
+        return ServingCandidate("is silent", heard) if heard is not None else ServingCandidate()
 
     def status(self) -> NodeStatus:
         """The node for operators, without its calls."""

@@ -10,7 +10,7 @@ Rules:
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cloud.records.records import Body, Change, Key, Kind
+from cloud.records.records import Body, Change, Key, RecordKind
 from common.csi.reports import DriverReport, report_from_json, report_to_json
 
 SHOWN_CHARS: Final = 100  # an agent's words about its software are cut here
@@ -40,7 +40,7 @@ def record_of(node: StoredNode) -> Change:
         "certificate_end": node.certificate_end,
         "drivers": [report_to_json(replace(report, away="")) for report in node.reports],
     }
-    return Change(Kind.NODE, (node.name,), body)
+    return Change(RecordKind.NODE, (node.name,), body)
 
 
 def read_node(key: Key, body: Body) -> StoredNode:

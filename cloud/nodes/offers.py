@@ -12,7 +12,7 @@ from typing import Final
 
 from cloud.nodes.capabilities import lacking, voted
 from cloud.nodes.report_judge import announces_topology
-from cloud.records.records import Body, Change, Key, Kind, Records
+from cloud.records.records import Body, Change, Key, RecordKind, Records
 from common.csi.reports import NODE_GET_INFO, DriverReport, report_from_json, report_to_json
 from common.observe.logs import of_peer
 from common.observe.metrics import Metrics
@@ -25,7 +25,7 @@ NOTHING: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedCapabilities:
     """The offer of one driver."""
 
     report: DriverReport  # the answers that sidecars get, without the topology that the bridge supplies
@@ -39,10 +39,10 @@ class Offers:
 
     def __init__(self, records: Records, metrics: Metrics) -> None:
         self._records, self._metrics = records, metrics
-        self._earlier = dict(records.take(Kind.OFFER, _read))
+        self._earlier = dict(records.take(RecordKind.OFFER, _read))
         self._lacking: dict[str, Mapping[str, frozenset[str]]] = {}
 
-    def vote(self, driver: str, votes: Collection[tuple[DriverReport, bytes]]) -> Offer | None:
+    def vote(self, driver: str, votes: Collection[tuple[DriverReport, bytes]]) -> OfferedCapabilities | None:
         """The offer of a driver by its nodes' reports, each with its `digest`; None without reports.
 
         It is the earlier one of the next vote. The reports have the `ESSENTIAL_METHODS`.
@@ -60,17 +60,17 @@ class Offers:
         else:
             self._earlier[driver] = report
             told = report_to_json(report)
-            self._records.put(Change(Kind.OFFER, (driver,), {"node": told["node"], "answers": told["answers"]}))
+            self._records.put(Change(RecordKind.OFFER, (driver,), {"node": told["node"], "answers": told["answers"]}))
         missing = {its: lacking(one, report) for its, one in reports.items()}
         found = {one.node: missing[its] for one, its in votes if missing[its]}
         self._note(driver, found)
-        return Offer(report, announces_topology(report), found)
+        return OfferedCapabilities(report, announces_topology(report), found)
 
     def forget(self, driver: str) -> None:
         # No node has it any more.
         self._lacking.pop(driver, None)
         if self._earlier.pop(driver, None) is not None:
-            self._records.put(Change(Kind.OFFER, (driver,), None))
+            self._records.put(Change(RecordKind.OFFER, (driver,), None))
 
     def _note(self, driver: str, found: Mapping[str, frozenset[str]]) -> None:
         before = self._lacking.get(driver, {})

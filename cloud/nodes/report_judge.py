@@ -39,7 +39,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedReport:
     """A refused report; `why` is part of a sentence, with the remedy."""
 
     cause: Cause
@@ -48,19 +48,19 @@ class Refused:
 
 def judge(
     report: DriverReport, rights: Sequence[str], segments: UniqueSegments, known: Container[str]
-) -> Refused | None:
+) -> RefusedReport | None:
     """Why a report does not count; None if it counts. No rights are those for every driver. `known` are all nodes."""
     if (name := plugin_name(report)) is not None and name != report.driver:
         shown = ascii(name[:_SHOWN_CHARS])
-        return Refused(Cause.NAME, f"the plugin there calls itself {shown}; look at the agent's log")
+        return RefusedReport(Cause.NAME, f"the plugin there calls itself {shown}; look at the agent's log")
     if rights and report.driver not in rights:
         why = f"the node's certificate is for {', '.join(rights)}; let it join again with a token for this driver"
-        return Refused(Cause.RIGHTS, why)
+        return RefusedReport(Cause.RIGHTS, why)
     why = segments.why_not(report.node, report.driver, topology_of(report), known)
-    return Refused(Cause.SEGMENT, why) if why else None
+    return RefusedReport(Cause.SEGMENT, why) if why else None
 
 
-def note(node: str, before: Mapping[str, Refused], now: Mapping[str, Refused], metrics: Metrics) -> None:
+def note(node: str, before: Mapping[str, RefusedReport], now: Mapping[str, RefusedReport], metrics: Metrics) -> None:
     """Note in the log, the audit log and a metric which reports of a node are refused now, and which no longer."""
     extra = of_peer(f"edge {node}")
     for driver, refused in now.items():

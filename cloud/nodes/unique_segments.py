@@ -18,7 +18,7 @@ Rules:
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Final
 
-from cloud.records.records import Body, Change, Key, Kind, Records
+from cloud.records.records import Body, Change, Key, RecordKind, Records
 from common.errors import cut
 from common.objects.topology import NODE_SEGMENT
 from common.parsers import is_label_key, is_label_value
@@ -48,11 +48,11 @@ class UniqueSegments:
         self._of: dict[str, dict[Segment, set[str]]] = {}  # by node: its segments, and the drivers that report each
         # The segments without a first node: the nodes that report each, and their drivers.
         self._disputed: dict[Segment, dict[str, set[str]]] = {}
-        for node, segments in records.take(Kind.SEGMENTS, _read):
+        for node, segments in records.take(RecordKind.SEGMENTS, _read):
             for segment, drivers in segments:
                 for driver in drivers:
                     self._give(segment, node, driver)
-        records.watch(Kind.SEGMENTS, lambda key: self.record(*key))
+        records.watch(RecordKind.SEGMENTS, lambda key: self.record(*key))
 
     def why_not(self, node: str, driver: str, segments: Mapping[str, str], known: Container[str]) -> str:
         """The reason why a node cannot have these segments for a driver; empty if it can. `known` are all nodes."""
@@ -109,7 +109,7 @@ class UniqueSegments:
             {"key": key, "value": value, "drivers": sorted(drivers)}
             for (key, value), drivers in self._of.get(node, {}).items()
         ]
-        return Change(Kind.SEGMENTS, (node,), {"segments": segments} if segments else None)
+        return Change(RecordKind.SEGMENTS, (node,), {"segments": segments} if segments else None)
 
     def adopt(self, reported: Iterable[tuple[str, str, Mapping[str, str]]]) -> None:
         """Find the owners of segments that stored reports (node, driver, topology) have and the records have not."""

@@ -21,7 +21,7 @@ from cloud.claims.rules import LISTED_BY, SNAPSHOT, VOLUME
 from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.fleet import Fleet, Member
 from cloud.operators.tally import Tally
-from cloud.operators.verdicts import LEAKS, Told, Truths, doubts, ghosts, orphans, read_records, referring, strays
+from cloud.operators.verdicts import LEAKS, ToldMount, Truths, doubts, ghosts, orphans, read_records, referring, strays
 from cloud.parts.references import References
 from cloud.parts.sync_part import SyncPart
 from cloud.placement.affinity import Fit
@@ -157,15 +157,15 @@ class LeakAudit:
         tally.complete.add((driver, kind, node))
         return ""
 
-    def _told(self) -> tuple[list[Told], list[str]]:
-        told, notes, silent = list[Told](), list[str](), list[str]()
+    def _told(self) -> tuple[list[ToldMount], list[str]]:
+        told, notes, silent = list[ToldMount](), list[str](), list[str]()
         facts = self._part.facts
         for node, fact in facts.node_facts() if facts is not None else ():
             mounts = left_over.read(fact.body.get("status") or {}) if fact is not None else None
             if mounts is None:
                 silent.append(node)
                 continue
-            told += [Told(node, mount, not self._nodes.is_connected(node)) for mount in mounts[0]]
+            told += [ToldMount(node, mount, not self._nodes.is_connected(node)) for mount in mounts[0]]
             if mounts[1]:
                 notes.append(f"node {node} tells of {mounts[1]} more mounts without a pod")
         if silent:

@@ -240,7 +240,7 @@ def doubts(truths: Truths) -> Iterator[Leak | None]:
         )
 
 
-class Told(NamedTuple):
+class ToldMount(NamedTuple):
     """A mount without a pod that a node's agent tells of."""
 
     node: str
@@ -248,7 +248,7 @@ class Told(NamedTuple):
     is_stale: bool  # whether the node is away by now
 
 
-def strays(drivers: Collection[str], told: Iterable[Told]) -> Iterator[Leak | None]:
+def strays(drivers: Collection[str], told: Iterable[ToldMount]) -> Iterator[Leak | None]:
     for node, one, is_stale in told:
         if one.driver and one.driver not in drivers:
             yield None

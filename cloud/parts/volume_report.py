@@ -40,7 +40,7 @@ _NODE = "Node"
 
 
 @dataclass(slots=True)
-class _Use:
+class _VolumeUse:
     pods: list[str] = field(default_factory=list)
     mounted: bool = False
     unknown: bool = False
@@ -94,7 +94,7 @@ def _unused(volume: VolumeStatus, nodes: Iterable[str], state: str) -> Iterator[
         yield replace(volume, node=node, state=state)
 
 
-def _state(use: _Use) -> str:
+def _state(use: _VolumeUse) -> str:
     if use.mounted:
         return "mounted"
     if use.unknown:
@@ -104,8 +104,8 @@ def _state(use: _Use) -> str:
     return "attached" if use.attached else "waiting"
 
 
-def _uses(source: Source, facts: FactTable) -> Mapping[str, Mapping[str, _Use]]:
-    found: defaultdict[str, defaultdict[str, _Use]] = defaultdict(lambda: defaultdict(_Use))
+def _uses(source: Source, facts: FactTable) -> Mapping[str, Mapping[str, _VolumeUse]]:
+    found: defaultdict[str, defaultdict[str, _VolumeUse]] = defaultdict(lambda: defaultdict(_VolumeUse))
     volumes: dict[tuple[str, str], list[str]] = {}  # by claim
     for ref in source.refs(_VOLUME):
         if used_by := present_claim(source, source.body(ref) or {}):

@@ -67,7 +67,7 @@ class _Page(NamedTuple):
     note: str = ""  # why it is the node's last list; empty: the driver has just answered
 
 
-class Pages:
+class ListPages:
     """Answers the lists of all drivers, page by page."""
 
     def __init__(self, nodes: Nodes, claims: Claims, elsewhere: Callable[[str, Thing, str], str]) -> None:

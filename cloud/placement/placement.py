@@ -28,7 +28,7 @@ from cloud.placement.decisions import Ask, AskAll, Mode, Send, View
 from cloud.placement.find import ListsNeeded, can_list, elsewhere, only_node
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.inventory import Inventories
-from cloud.placement.pages import Pages
+from cloud.placement.pages import ListPages
 from cloud.placement.route import ask_for, is_local, route
 from cloud.sources.source import Source
 from common.csi.reports import DriverReport
@@ -55,7 +55,7 @@ class Placement:
         self.claims = claims
         self.affinity = Affinity(source) if source is not None else None
         self.inventories = Inventories(nodes, claims)
-        self._pages = Pages(nodes, claims, self._elsewhere)
+        self._pages = ListPages(nodes, claims, self._elsewhere)
         self._nodes, self._fleets, self._loss = nodes, fleets, loss
         self._connected = _Connected(nodes)
         self.foreign = ForeignIds(metrics, nodes.segments, self._elsewhere)

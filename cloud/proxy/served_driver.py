@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.parsers import Mode, driver_name, node_name, octal_mode, unix_path
+from common.parsers import FileMode, driver_name, node_name, octal_mode, unix_path
 
 _PLACEMENTS = ("auto", "pinned", "local", "shared")
 
@@ -14,7 +14,7 @@ class ServedDriver:
 
     name: str
     endpoint: Path
-    endpoint_mode: Mode
+    endpoint_mode: FileMode
     placement: str
     nodeid: str | None
 

@@ -26,10 +26,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from cloud.kube.client import Kube, KubeError, Resource
-from cloud.records.object_copy import PLACE, ObjectCopy, Stored, of_other_hub
+from cloud.records.object_copy import PLACE, ObjectCopy, StoredObject, of_other_hub
 from cloud.records.object_writer import ObjectWriter
-from cloud.records.objects import NODE, PLACEMENT, RESOURCES, STATUS, Path, Place, place_of, records_in, value_of
-from cloud.records.records import Adopt, Body, Change, Key, Kind, Now, read_all
+from cloud.records.objects import NODE, PLACEMENT, RESOURCES, STATUS, Path, RecordPlace, place_of, records_in, value_of
+from cloud.records.records import Adopt, Body, Change, Key, Now, RecordKind, read_all
 from common.store.database_writer import RETRY_S, WriteFailed
 
 log = logging.getLogger("csi_bridge.hub.records")
@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class _Write:
+class _WaitingChange:
     number: int  # its place among all changes
     change: Change
     path: Path = ()
     done: asyncio.Future[None] | None = None  # its end; None for a `put`
-    after: "_Write | None" = None  # the change of the same `write` that must be written before
+    after: "_WaitingChange | None" = None  # the change of the same `write` that must be written before
     due: float = 0.0  # not sent before, in the loop's time
 
     @property
@@ -63,9 +63,9 @@ class _Write:
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    place: Place
-    stored: Stored  # the copy's
-    waiting: list[_Write] = field(default_factory=list)  # the changes, in their order
+    place: RecordPlace
+    stored: StoredObject  # the copy's
+    waiting: list[_WaitingChange] = field(default_factory=list)  # the changes, in their order
     worker: asyncio.Task[None] | None = None  # the task that sends them
     wakes: asyncio.TimerHandle | None = None  # the end of the wait for the next one that is due
     # The last event of the watch while the worker was busy: the object, and whether it is gone
@@ -82,9 +82,9 @@ class KubernetesRecords:
         self._copies = {it.kind: ObjectCopy(kube, it, namespace) for it in scoped}
         self._writer: ObjectWriter | None = None
         self._queues: dict[tuple[str, str], _Queue] = {}
-        self._found: dict[Kind, list[tuple[Key, str]]] = {}
-        self._owners: dict[Kind, Now] = {}
-        self._adopters: dict[Kind, Adopt] = {}
+        self._found: dict[RecordKind, list[tuple[Key, str]]] = {}
+        self._owners: dict[RecordKind, Now] = {}
+        self._adopters: dict[RecordKind, Adopt] = {}
         self._numbers = itertools.count()
         self._requests = asyncio.Semaphore(_MOST_REQUESTS)
         self._next_status = 0.0
@@ -109,11 +109,11 @@ class KubernetesRecords:
 
     # ---- Records -----------------------------------------------------------------------------------------------------
 
-    def take(self, kind: Kind, read: Callable[[Key, Body], T]) -> list[T]:
+    def take(self, kind: RecordKind, read: Callable[[Key, Body], T]) -> list[T]:
         found = ((key, json.loads(body)) for key, body in self._found.pop(kind, ()))
         return read_all(found, read, kind=kind, place=PLACE)
 
-    def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
+    def watch(self, kind: RecordKind, now: Now, adopt: Adopt | None = None) -> None:
         self._owners[kind] = now
         if adopt is not None:
             self._adopters[kind] = adopt
@@ -124,11 +124,11 @@ class KubernetesRecords:
         done.set_result(None)
         for change in changes:
             done = loop.create_future()
-            last = self._add(_Write(next(self._numbers), change, done=done, after=last))
+            last = self._add(_WaitingChange(next(self._numbers), change, done=done, after=last))
         return done
 
     def put(self, change: Change) -> None:
-        self._add(_Write(next(self._numbers), change))
+        self._add(_WaitingChange(next(self._numbers), change))
 
     async def still_leads(self) -> None:
         assert self._writer is not None
@@ -153,12 +153,12 @@ class KubernetesRecords:
 
     # ---- changes that wait -------------------------------------------------------------------------------------------
 
-    def _add(self, write: _Write) -> _Write:
+    def _add(self, write: _WaitingChange) -> _WaitingChange:
         place = place_of(write.change.kind, write.change.key)
         write.path = place.path
         it = self._queues.get((place.resource.kind, place.name))
         if it is None:
-            stored = self._copies[place.resource.kind].objects.setdefault(place.name, Stored())
+            stored = self._copies[place.resource.kind].objects.setdefault(place.name, StoredObject())
             it = self._queues[place.resource.kind, place.name] = _Queue(place, stored)
         if self._closing:
             _fail(write, "the hub is stopping")
@@ -174,7 +174,7 @@ class KubernetesRecords:
         self._start(it)
         return write
 
-    def _due(self, it: _Queue, write: _Write) -> float:
+    def _due(self, it: _Queue, write: _WaitingChange) -> float:
         if write.path != STATUS:
             return 0.0
         now = asyncio.get_running_loop().time()
@@ -206,11 +206,11 @@ class KubernetesRecords:
             event, it.event = it.event, None
             self._seen(it.place.resource, *event)
 
-    def _ready(self, it: _Queue) -> list[_Write]:
+    def _ready(self, it: _Queue) -> list[_WaitingChange]:
         now = asyncio.get_running_loop().time()
         return [write for write in it.waiting if write.is_ready and (write.due <= now or self._closing)]
 
-    async def _send(self, it: _Queue, ready: list[_Write]) -> None:
+    async def _send(self, it: _Queue, ready: list[_WaitingChange]) -> None:
         for write in list(ready):
             if write.after is not None and (error := _error_of(write.after)) is not None:
                 ready.remove(write)
@@ -244,7 +244,7 @@ class KubernetesRecords:
             if write.path in newest and write.number < newest[write.path].number:
                 write.change = newest[write.path].change
 
-    def _failed(self, it: _Queue, ready: list[_Write], why: str) -> None:
+    def _failed(self, it: _Queue, ready: list[_WaitingChange], why: str) -> None:
         again = asyncio.get_running_loop().time() + self._retry_s
         for write in ready:
             if write.done is None and not self._closing:
@@ -287,13 +287,13 @@ class KubernetesRecords:
             return
         try:
             if resource is NODE:  # its status may be missing
-                found: list[tuple[Kind, Key, Body]] = [(Kind.NODE, (str(body["spec"]["node"]),), {})]
+                found: list[tuple[RecordKind, Key, Body]] = [(RecordKind.NODE, (str(body["spec"]["node"]),), {})]
             else:
                 found = [it for it in records_in(resource, body) if it[0] in self._adopters]
             if not found or any(place_of(kind, key).name != name for kind, key, _ in found):
                 log.warning("%s %s was made by somebody else, and counts for nothing", resource.kind, name)
             elif resource is NODE or all(self._adopters[kind](key, record) for kind, key, record in found):
-                it = self._copies[resource.kind].objects.setdefault(name, Stored())
+                it = self._copies[resource.kind].objects.setdefault(name, StoredObject())
                 it.adopt(resource, body)
                 log.warning("%s %s was written late by a hub before this one", resource.kind, name)
                 if resource is NODE:
@@ -314,18 +314,18 @@ class KubernetesRecords:
         it.version = None  # so the writer first makes sure that this hub leads
         self._put_again(it.records.values())
 
-    def _put_again(self, records: Iterable[tuple[Kind, Key]]) -> None:
+    def _put_again(self, records: Iterable[tuple[RecordKind, Key]]) -> None:
         for kind, key in list(records):
             if kind in self._owners:
                 self.put(self._owners[kind](key))
 
 
-def _error_of(write: _Write) -> WriteFailed | None:
+def _error_of(write: _WaitingChange) -> WriteFailed | None:
     error = write.done.exception() if write.done is not None and write.done.done() else None
     return error if isinstance(error, WriteFailed) else None
 
 
-def _fail(write: _Write, why: str) -> None:
+def _fail(write: _WaitingChange, why: str) -> None:
     if write.done is not None and not write.done.done():
         write.done.set_exception(WriteFailed(PLACE, why))
         write.done.exception()  # a caller that has left does not hear of it

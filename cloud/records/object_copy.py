@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from cloud.kube.client import Kube, KubeError, Resource
 from cloud.records.objects import GROUP, Path, place_of, records_in
-from cloud.records.records import Body, Key, Kind, damaged
+from cloud.records.records import Body, Key, RecordKind, damaged
 from cloud.sources.cluster.reflector import Reflector
 from common.errors import SettingsError
 
@@ -34,12 +34,14 @@ _READ: Final = f"{GROUP}/read"  # the annotation that a hub changes when it begi
 
 
 @dataclass(slots=True, eq=False)
-class Stored:
+class StoredObject:
     """An object, as the hub knows it."""
 
     version: str | None = ""  # its resource version; empty: there is no such object; None: not known
     uid: str = ""
-    records: dict[Path, tuple[Kind, Key]] = field(default_factory=dict)  # the kind and key of the record in each field
+    records: dict[Path, tuple[RecordKind, Key]] = field(
+        default_factory=dict
+    )  # the kind and key of the record in each field
     bodies: tuple[str, ...] = ()  # of these records, as JSON, until the hub leads
     damage: SettingsError | None = None  # why they cannot be read
     status_at: float | None = None  # when this hub has sent its status, in the loop's time
@@ -58,11 +60,11 @@ class ObjectCopy:
 
     def __init__(self, kube: Kube, resource: Resource, namespace: str) -> None:
         self.resource = resource  # in the namespace of the hub's Lease, if it is namespaced
-        self.objects: dict[str, Stored] = {}  # by name; the leader's also while it makes or deletes one
+        self.objects: dict[str, StoredObject] = {}  # by name; the leader's also while it makes or deletes one
         self._kube, self._namespace = kube, namespace
         self._following: asyncio.Task[None] | None = None
         self._complete, self._changed, self._hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._listed: dict[str, Stored] | None = None  # the list that is being read
+        self._listed: dict[str, StoredObject] | None = None  # the list that is being read
         self._seen: Callable[[Resource, Body, bool], None] | None = None
         self._stale: Callable[[Resource, str], None] = lambda _resource, _name: None
         # The leader's objects that a list has not shown yet, with their versions at its begin
@@ -124,7 +126,7 @@ class ObjectCopy:
 
     def hand_over(
         self, seen: Callable[[Resource, Body, bool], None], stale: Callable[[Resource, str], None]
-    ) -> list[tuple[Kind, Key, str]]:
+    ) -> list[tuple[RecordKind, Key, str]]:
         """Return all records, their bodies as JSON: from now on the hub leads.
 
         `seen` gets each object that may have changed, and whether it is gone. `stale` gets the name of an object that a
@@ -141,7 +143,7 @@ class ObjectCopy:
             self.open()
         return found
 
-    # ---- cloud.sources.cluster.reflector.Copy
+    # ---- cloud.sources.cluster.reflector.KindCache
     # ------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -179,8 +181,8 @@ class ObjectCopy:
         elif int(body["metadata"]["resourceVersion"]) > self._empty_at:
             self._seen(self.resource, dict(body), is_gone)
 
-    def _read(self, body: Body) -> Stored:
-        name, it = body["metadata"]["name"], Stored(body["metadata"]["resourceVersion"], body["metadata"]["uid"])
+    def _read(self, body: Body) -> StoredObject:
+        name, it = body["metadata"]["name"], StoredObject(body["metadata"]["resourceVersion"], body["metadata"]["uid"])
         if why := of_other_hub(self.resource, body, self._namespace):
             it.damage = SettingsError("--leader-election-namespace", self._namespace, why)
             return it

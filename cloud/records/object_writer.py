@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from cloud.kube.client import Kube, KubeError, Resource, find
-from cloud.records.object_copy import HUB, Stored
-from cloud.records.objects import PLACEMENT, STATUS, Path, Place
-from cloud.records.records import Body, Key, Kind
+from cloud.records.object_copy import HUB, StoredObject
+from cloud.records.objects import PLACEMENT, STATUS, Path, RecordPlace
+from cloud.records.records import Body, Key, RecordKind
 
 log = logging.getLogger("csi_bridge.hub.records")
 
@@ -35,7 +35,7 @@ class ObjectWriter:
         kube: Kube,
         namespace: str,
         still_leads: Callable[[], Awaitable[None]],
-        put_again: Callable[[Iterable[tuple[Kind, Key]]], None],
+        put_again: Callable[[Iterable[tuple[RecordKind, Key]]], None],
     ) -> None:
         """`kube` is for the time in which the hub leads, `namespace` that of its Lease.
 
@@ -46,7 +46,7 @@ class ObjectWriter:
         self.still_leads = still_leads  # returns if no other hub leads; raises KubeError otherwise
         self._kube, self._namespace, self._put_again = kube, namespace, put_again
 
-    async def apply(self, place: Place, it: Stored, values: Mapping[Path, Any]) -> None:
+    async def apply(self, place: RecordPlace, it: StoredObject, values: Mapping[Path, Any]) -> None:
         """Bring an object to some values of its fields; None removes one. Raises KubeError."""
         resource, name = place.resource, place.name
         for left in reversed(range(_TRIES)):
@@ -70,7 +70,7 @@ class ObjectWriter:
             else:
                 return
 
-    async def _apply_once(self, place: Place, it: Stored, values: Mapping[Path, Any]) -> None:
+    async def _apply_once(self, place: RecordPlace, it: StoredObject, values: Mapping[Path, Any]) -> None:
         resource, name, namespace = place.resource, place.name, self._namespace_of(place.resource)
         if self.other_hub:
             raise KubeError(f"change {resource.kind} {name}", 0, "", self.other_hub)
@@ -97,7 +97,9 @@ class ObjectWriter:
         if status:
             it.adopt(resource, await self._edit(place, it, status, subresource="status"))
 
-    async def _edit(self, place: Place, it: Stored, values: Mapping[Path, Any], *, subresource: str = "") -> Body:
+    async def _edit(
+        self, place: RecordPlace, it: StoredObject, values: Mapping[Path, Any], *, subresource: str = ""
+    ) -> Body:
         """Set or remove fields of an object (RFC 6902). The version makes the server refuse a changed object (409)."""
         steps = [{"op": "replace", "path": "/metadata/resourceVersion", "value": it.version}]
         for path, value in values.items():
@@ -109,14 +111,14 @@ class ObjectWriter:
         namespace = self._namespace_of(place.resource)
         return await self._kube.edit(place.resource, place.name, steps, namespace, subresource=subresource)
 
-    async def _refresh(self, place: Place, it: Stored) -> None:
+    async def _refresh(self, place: RecordPlace, it: StoredObject) -> None:
         body = await find(self._kube, place.resource, place.name, self._namespace_of(place.resource))
         if body is None:
             self._forget(it)
         else:
             it.adopt(place.resource, body)
 
-    def _forget(self, it: Stored) -> None:
+    def _forget(self, it: StoredObject) -> None:
         """Note that an object is gone. Events of it may still come."""
         self.gone[it.uid] = None
         if len(self.gone) > _MOST_GONE:

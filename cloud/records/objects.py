@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from cloud.kube.client import Resource
-from cloud.records.records import Body, Key, Kind
+from cloud.records.records import Body, Key, RecordKind
 from common.parsers import is_name
 
 GROUP: Final = "csi-bridge.io"
@@ -48,7 +48,7 @@ _CAMEL: Final = re.compile(r"[a-z][a-z0-9]*([A-Z][a-z0-9]*)+")
 Path = tuple[str, ...]  # A field of an object: `("spec", "fence")`
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Where a record stands."""
 
     resource: Resource
@@ -74,7 +74,7 @@ def _node_name(key: Key) -> str:
     return key[0] if is_name(key[0]) else f"x-{_hash(key)}"
 
 
-def _prefixed(kind: Kind) -> Callable[[Key], str]:
+def _prefixed(kind: RecordKind) -> Callable[[Key], str]:
     return lambda key: f"csi-bridge-{kind}-{_hash(key)}"
 
 
@@ -82,22 +82,24 @@ STATUS: Final[Path] = ("status",)  # the field of a node's record, which is writ
 _SPEC: Final = ("spec",)
 _DATA: Final = ("data", "record")
 _MAPPINGS: Final = {
-    Kind.CLAIM: _Mapping(PLACEMENT, _SPEC, ("driver", "name"), _hash),
-    Kind.TOKEN: _Mapping(TOKEN, _SPEC, ("id",), lambda key: key[0]),
-    Kind.DENIAL: _Mapping(DENIAL, _SPEC, ("kind", "value"), _hash),
-    Kind.NODE: _Mapping(NODE, STATUS, ("node",), _node_name),
-    Kind.SEGMENTS: _Mapping(NODE, ("spec", "segments"), ("node",), _node_name, only="segments"),
-    Kind.CERTIFICATES: _Mapping(NODE, ("spec", "certificates"), ("node",), _node_name, only="certificates"),
-    Kind.MACHINE: _Mapping(NODE, ("spec", "machine"), ("node",), _node_name),
-    Kind.FACT: _Mapping(NODE, ("spec", "facts"), ("node", "kind", "namespace", "name"), _node_name),
-    Kind.FENCE: _Mapping(NODE, ("spec", "fence"), ("node",), _node_name),
-    Kind.ELECTION: _Mapping(LEASE, ("metadata", "annotations", _LABEL), ("driver",), _prefixed(Kind.ELECTION)),
-    Kind.OFFER: _Mapping(CONFIG, _DATA, ("driver",), _prefixed(Kind.OFFER)),
-    Kind.MARK: _Mapping(CONFIG, _DATA, ("mark",), _prefixed(Kind.MARK)),
+    RecordKind.CLAIM: _Mapping(PLACEMENT, _SPEC, ("driver", "name"), _hash),
+    RecordKind.TOKEN: _Mapping(TOKEN, _SPEC, ("id",), lambda key: key[0]),
+    RecordKind.DENIAL: _Mapping(DENIAL, _SPEC, ("kind", "value"), _hash),
+    RecordKind.NODE: _Mapping(NODE, STATUS, ("node",), _node_name),
+    RecordKind.SEGMENTS: _Mapping(NODE, ("spec", "segments"), ("node",), _node_name, only="segments"),
+    RecordKind.CERTIFICATES: _Mapping(NODE, ("spec", "certificates"), ("node",), _node_name, only="certificates"),
+    RecordKind.MACHINE: _Mapping(NODE, ("spec", "machine"), ("node",), _node_name),
+    RecordKind.FACT: _Mapping(NODE, ("spec", "facts"), ("node", "kind", "namespace", "name"), _node_name),
+    RecordKind.FENCE: _Mapping(NODE, ("spec", "fence"), ("node",), _node_name),
+    RecordKind.ELECTION: _Mapping(
+        LEASE, ("metadata", "annotations", _LABEL), ("driver",), _prefixed(RecordKind.ELECTION)
+    ),
+    RecordKind.OFFER: _Mapping(CONFIG, _DATA, ("driver",), _prefixed(RecordKind.OFFER)),
+    RecordKind.MARK: _Mapping(CONFIG, _DATA, ("mark",), _prefixed(RecordKind.MARK)),
 }
 
 
-def place_of(kind: Kind, key: Key) -> Place:
+def place_of(kind: RecordKind, key: Key) -> RecordPlace:
     it = _MAPPINGS[kind]
     name = it.name(key)
     metadata: Body = {"name": name}
@@ -106,13 +108,13 @@ def place_of(kind: Kind, key: Key) -> Place:
         metadata["labels"] = {_LABEL: str(kind)}
     if it.resource is NODE:
         frame["spec"] = {"node": key[0], "facts": {}}
-    path = (*it.path, "/".join(key[1:])) if kind is Kind.FACT else it.path
-    return Place(it.resource, name, path, frame)
+    path = (*it.path, "/".join(key[1:])) if kind is RecordKind.FACT else it.path
+    return RecordPlace(it.resource, name, path, frame)
 
 
-def value_of(kind: Kind, key: Key, body: Body) -> Any:
+def value_of(kind: RecordKind, key: Key, body: Body) -> Any:
     it = _MAPPINGS[kind]
-    if kind is Kind.FACT:
+    if kind is RecordKind.FACT:
         return json.dumps(body, ensure_ascii=False)
     if it.resource is NODE:
         return _renamed(body[it.only] if it.only else body, _SNAKE, _camel)
@@ -120,7 +122,7 @@ def value_of(kind: Kind, key: Key, body: Body) -> Any:
     return json.dumps(whole, ensure_ascii=False) if it.resource.namespaced else _renamed(whole, _SNAKE, _camel)
 
 
-def records_in(resource: Resource, body: Body) -> Iterator[tuple[Kind, Key, Body]]:
+def records_in(resource: Resource, body: Body) -> Iterator[tuple[RecordKind, Key, Body]]:
     """The records of an object, as the API server has it.
 
     Raises ValueError, KeyError, TypeError or AttributeError if a field is no record.
@@ -130,7 +132,7 @@ def records_in(resource: Resource, body: Body) -> Iterator[tuple[Kind, Key, Body
         value = _value_at(body, it.path)
         if it.resource.kind != resource.kind or value is None or (it.resource.namespaced and label != kind):
             continue
-        if kind is Kind.FACT:
+        if kind is RecordKind.FACT:
             for name, text in value.items():
                 yield kind, (str(body["spec"]["node"]), *name.split("/", 2)), json.loads(text)
         elif it.resource is NODE:

@@ -28,7 +28,7 @@ Body = dict[str, Any]
 T = TypeVar("T")
 
 
-class Kind(StrEnum):
+class RecordKind(StrEnum):
     """The kinds of records. Each belongs to one module, which describes its keys and bodies."""
 
     CLAIM = "claim"  # `cloud.claims.claims`
@@ -48,7 +48,7 @@ class Kind(StrEnum):
 class Change(NamedTuple):
     """A record as it is from now on. Without a body, there is none."""
 
-    kind: Kind
+    kind: RecordKind
     key: Key
     body: Body | None
 
@@ -66,7 +66,7 @@ class Records(Protocol):
     def trouble(self) -> str:
         """Why writing fails; empty while it works."""
 
-    def take(self, kind: Kind, read: Callable[[Key, Body], T]) -> list[T]:
+    def take(self, kind: RecordKind, read: Callable[[Key, Body], T]) -> list[T]:
         """All records of a kind, as they were when the hub began, each as `read` returns it.
 
         Only the first call gets them.
@@ -75,7 +75,7 @@ class Records(Protocol):
             SettingsError: `read` has raised KeyError, TypeError or ValueError.
         """
 
-    def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
+    def watch(self, kind: RecordKind, now: Now, adopt: Adopt | None = None) -> None:
         """Write memory's state again whenever somebody else changes or deletes a record of a kind.
 
         `adopt` takes one that a hub before this one has written late. Without it, such a record counts for nothing, and
@@ -101,7 +101,9 @@ class Records(Protocol):
         """Make one more attempt at the waiting writes, and end."""
 
 
-def read_all(found: Iterable[tuple[Key, Body]], read: Callable[[Key, Body], T], *, kind: Kind, place: str) -> list[T]:
+def read_all(
+    found: Iterable[tuple[Key, Body]], read: Callable[[Key, Body], T], *, kind: RecordKind, place: str
+) -> list[T]:
     """Read records as `Records.take` does. `place` is where they are, for the message."""
     result = []
     for key, body in found:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cloud.records.directory import StateDirectory
-from cloud.records.records import Adopt, Body, Change, Key, Kind, Now, damaged, read_all
+from cloud.records.records import Adopt, Body, Change, Key, Now, RecordKind, damaged, read_all
 from common.errors import SettingsError
 from common.store.database import Schema, connect
 from common.store.database_writer import RETRY_S, DatabaseWriter, Statement
@@ -72,10 +72,10 @@ class SqliteRecords:
     def trouble(self) -> str:
         return self._writer.trouble
 
-    def take(self, kind: Kind, read: Callable[[Key, Body], T]) -> list[T]:
+    def take(self, kind: RecordKind, read: Callable[[Key, Body], T]) -> list[T]:
         return read_all(self._found.pop(kind, ()), read, kind=kind, place=str(self._path))
 
-    def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
+    def watch(self, kind: RecordKind, now: Now, adopt: Adopt | None = None) -> None:
         """Nobody else changes the file."""
 
     def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:

@@ -34,8 +34,8 @@ from cloud.kinds.fields import Body
 from cloud.kinds.kind_rules import pick
 from cloud.kinds.nodes import in_use
 from cloud.nodes.node_rights import NodeRights
-from cloud.records.records import Change, Key, Kind, Records, stored_bytes
-from cloud.sources.manifests.binding import ClaimStatus, Told
+from cloud.records.records import Change, Key, RecordKind, Records, stored_bytes
+from cloud.sources.manifests.binding import ClaimStatus, NodeReports
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
 from cloud.sync.fact_quota import EARLIER_USE, FACT_QUOTA_BYTES, GUARDED_KINDS, FactQuota
 from common.errors import cut, first_of
@@ -77,19 +77,19 @@ class FactTable:
         self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)  # the nodes with a fact about a claim
         # The nodes that list a volume as in use, by the volume's name in `volumesInUse`
         self._users: defaultdict[str, set[str]] = defaultdict(set)
-        self._told: Told | None = None
+        self._told: NodeReports | None = None
         self._conflicts: list[str] | None = None
         self._subscribers: list[Callable[[], None]] = []
         # By node: its facts are written one after another
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        for node, instance, earlier_use in records.take(Kind.MACHINE, _read_machine):
+        for node, instance, earlier_use in records.take(RecordKind.MACHINE, _read_machine):
             self._note_machine(node, instance, earlier_use)
-        for node, ref, fact in records.take(Kind.FACT, _read_fact):
+        for node, ref, fact in records.take(RecordKind.FACT, _read_fact):
             self._quota.put(node, ref, _size(node, ref, fact))
             self._facts.setdefault(node, {})[ref] = fact
             self._note(node, ref, None, fact)
-        records.watch(Kind.FACT, lambda key: self._as_it_is(*key))
-        records.watch(Kind.MACHINE, lambda key: self._machine(*key))
+        records.watch(RecordKind.FACT, lambda key: self._as_it_is(*key))
+        records.watch(RecordKind.MACHINE, lambda key: self._machine(*key))
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
         return self._facts.get(node, {})
@@ -125,7 +125,7 @@ class FactTable:
     def has_accepted(self, node: str, ref: Ref) -> bool:
         return ref in self.of(node) and not self._quota.is_stray(node, ref)
 
-    def told(self) -> Told:
+    def told(self) -> NodeReports:
         """All facts that change other objects. It is the same object until one of these facts changes."""
         if self._told is None:
             facts = ((fact, ref, node) for node, facts in self._facts.items() for ref, fact in facts.items())
@@ -140,7 +140,7 @@ class FactTable:
                 for node in self._facts
                 if (body := self.believed(node, Ref("Node", "", node))) is not None
             }
-            self._told = Told({ref: tuple(told) for ref, told in claims.items()}, nodes)
+            self._told = NodeReports({ref: tuple(told) for ref, told in claims.items()}, nodes)
         return self._told
 
     def problems(self) -> list[str]:
@@ -179,7 +179,7 @@ class FactTable:
             record = self._record(ref, fact)
             if record is not None and not (sure and record == self._record(ref, facts.get(ref))):
                 body = {**record, "told_ns": fact.told_ns}
-                await self._write([Change(Kind.FACT, _key(node, ref), body)])
+                await self._write([Change(RecordKind.FACT, _key(node, ref), body)])
             self._quota.put(node, ref, size, stray=stray)
             facts = self._facts.setdefault(node, {})
             old, facts[ref] = facts.get(ref), fact
@@ -227,7 +227,7 @@ class FactTable:
     async def forget(self, node: str) -> None:
         async with self._lock(node):
             # The machine comes last: what earlier ones had in use counts until the order has worked.
-            await self._void(node, Change(Kind.MACHINE, (node,), None))
+            await self._void(node, Change(RecordKind.MACHINE, (node,), None))
             self._instances.pop(node, None)
             self.earlier_use.pop(node, None)
 
@@ -252,11 +252,11 @@ class FactTable:
         fact = self.of(node).get(Ref(*ref))
         record = self._record(Ref(*ref), fact)
         body = {**record, "told_ns": fact.told_ns} if fact is not None and record is not None else None
-        return Change(Kind.FACT, (node, *ref), body)
+        return Change(RecordKind.FACT, (node, *ref), body)
 
     def _machine(self, node: str) -> Change:
         if node not in self._instances:
-            return Change(Kind.MACHINE, (node,), None)
+            return Change(RecordKind.MACHINE, (node,), None)
         return _machine(node, self._instances[node], self.earlier_use.get(node, frozenset()))
 
     def _record(self, ref: Ref, fact: Fact | None) -> Body | None:
@@ -270,10 +270,10 @@ class FactTable:
 
     def _removed(self, node: str, *refs: Ref) -> list[Change]:
         recorded = [ref for ref in refs if ref.kind in GUARDED_KINDS or not self._guarded_only]
-        return [Change(Kind.FACT, _key(node, ref), None) for ref in recorded]
+        return [Change(RecordKind.FACT, _key(node, ref), None) for ref in recorded]
 
     async def _write(self, changes: list[Change]) -> None:
-        facts = [change.key for change in changes if change.kind is Kind.FACT]
+        facts = [change.key for change in changes if change.kind is RecordKind.FACT]
         self._unsure.update(facts)
         try:
             await self._records.write(changes)
@@ -372,7 +372,7 @@ def _size(node: str, ref: Ref, fact: Fact) -> int:
 
 
 def _machine(node: str, instance: str, earlier_use: frozenset[str]) -> Change:
-    return Change(Kind.MACHINE, (node,), {"instance": instance, "earlier_use": sorted(earlier_use)})
+    return Change(RecordKind.MACHINE, (node,), {"instance": instance, "earlier_use": sorted(earlier_use)})
 
 
 def _machine_size(node: str, earlier_use: frozenset[str]) -> int:

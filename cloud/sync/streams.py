@@ -67,7 +67,9 @@ class SyncServer:
 
     async def serve_sync(self, stream: Stream, node: str) -> None:
         is_unknown = partial(self._closures.is_unknown, node)
-        telling = Telling(stream, _Closure(self._closures, node), hear=partial(self._hear, node), is_unknown=is_unknown)
+        telling = Telling(
+            stream, _ClosureTruth(self._closures, node), hear=partial(self._hear, node), is_unknown=is_unknown
+        )
         news = asyncio.Event()
 
         def changed() -> None:
@@ -135,7 +137,7 @@ class SyncServer:
             log.warning("node %s does not get %s: %s", node, event.ref, event.why)
 
 
-class _Closure:
+class _ClosureTruth:
     """One node's closure (`common.objects.sync.Truth`)."""
 
     def __init__(self, closures: Closures, node: str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.trust_store import Denial, DenialKind, State, TrustStore
+from cloud.trust.trust_store import CertificateState, Denial, DenialKind, TrustStore
 from common.errors import order_refused
 from common.operator_orders import Allow, Deny
 from common.parsers import is_name
@@ -85,7 +85,7 @@ class Denials:
         if denial is None:
             return ""
         known = self._store.certificates.get(value, {}) if kind is DenialKind.NODE else {}
-        void = any(it.state is not State.VOID for it in known.values())
+        void = any(it.state is not CertificateState.VOID for it in known.values())
         try:
             await self._store.remove_denial(denial, lambda known: {it: known[it].voided() for it in known})
         except WriteFailed as error:

@@ -28,7 +28,7 @@ from cloud.trust.credentials import Credentials
 from cloud.trust.generations import generation_in
 from cloud.trust.signer import Signer
 from cloud.trust.tokens import CLOCKS_S
-from cloud.trust.trust_store import Certificate, State, Token, use_of
+from cloud.trust.trust_store import Certificate, CertificateState, Token, use_of
 from common.errors import HandshakeRefused, RemoteProtocolError, not_carried
 from common.links.handshakes import group_of
 from common.messages import Kind, Reason
@@ -39,7 +39,7 @@ from common.net.enrolment import (
     CaCertificates,
     Issued,
     Join,
-    Refused,
+    JoinRefused,
     RefusedFor,
     Renew,
     Request,
@@ -127,7 +127,7 @@ class Enrolment:
                 raise not_carried(what, "the join listener does not serve it")
         stream.detach()
         answer = await self._answer(work, group_of(peer.host), peer)
-        if isinstance(answer, Refused):
+        if isinstance(answer, JoinRefused):
             self._turned_away(peer.address, Reason.CERTIFICATE, f"it gets no certificate: {answer.message}")
         return self._end(stream, answer)
 
@@ -148,7 +148,7 @@ class Enrolment:
             self._check_denied(asked.node)
             found = self._generations.issued_to(asked.node, key)
             again = found if found is not None and found.token == token.id else None
-            if again is not None and (self._lasts(again, 0.0) or again.state is State.CURRENT):
+            if again is not None and (self._lasts(again, 0.0) or again.state is CertificateState.CURRENT):
                 return self._issued(again)
             # A hub that died may have written the use, and not its certificate: no later one has this generation then.
             is_counted = token.last_use == use_of(asked.node, self._generations.next_of(asked.node), key)
@@ -186,7 +186,7 @@ class Enrolment:
         node = names[0]
         self._check_denied(node, shown.serial)
         found = self._generations.issued_to(node, self._request_key(asked.request))
-        if found is not None and found.state is State.CURRENT:
+        if found is not None and found.state is CertificateState.CURRENT:
             raise HandshakeRefused(RefusedFor.REQUEST, "this request was answered before, and the node uses the answer")
         self._generations.examine(node, shown)
         self._generations.adopt(node, shown)
@@ -196,7 +196,7 @@ class Enrolment:
         key = self._request_key(asked.request)
         async with self._locks.setdefault(node, asyncio.Lock()):
             found = self._generations.issued_to(node, key)
-            if key == shown.key or (found is not None and found.state is State.CURRENT):
+            if key == shown.key or (found is not None and found.state is CertificateState.CURRENT):
                 raise HandshakeRefused(
                     RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one"
                 )
@@ -239,7 +239,7 @@ class Enrolment:
             signed.serial,
             issued_at=self._now(),
             not_after=signed.not_after,
-            state=State.PENDING,
+            state=CertificateState.PENDING,
             token=token,
             pem=signed.pem,
             address=peer.address,
@@ -290,12 +290,12 @@ class Enrolment:
             refusal = HandshakeRefused(RefusedFor.BUSY, why)
         return self._refuse(refusal, who, peer)
 
-    def _refuse(self, refusal: HandshakeRefused, who: str, peer: Peer) -> Refused:
+    def _refuse(self, refusal: HandshakeRefused, who: str, peer: Peer) -> JoinRefused:
         log.warning("no certificate for %s at %s: %s", who, peer.address, refusal.shown, extra=of_peer(who))
         audit.add(
             Event.REFUSAL, who=who, address=peer.address, role="enrolment", reason=refusal.reason, why=refusal.shown
         )
-        return Refused(refusal.reason, refusal.why, RETRY_S if refusal.reason == RefusedFor.BUSY else 0)
+        return JoinRefused(refusal.reason, refusal.why, RETRY_S if refusal.reason == RefusedFor.BUSY else 0)
 
 
 async def _receive(stream: Stream) -> Request:

@@ -22,7 +22,7 @@ from typing import Final
 
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.trust_store import Certificate, Certificates, State, TrustStore
+from cloud.trust.trust_store import Certificate, Certificates, CertificateState, TrustStore
 from common.errors import HandshakeRefused, timestamp
 from common.messages import Reason
 from common.net.enrolment import generation_of
@@ -78,23 +78,23 @@ class Generations:
         """
         known, generation = self._store.certificates.get(node, {}), generation_in(shown)
         if not generation:
-            return all(it.state is State.PENDING for it in known.values())
+            return all(it.state is CertificateState.PENDING for it in known.values())
         found = known.get(generation)
         if found is None:
             return generation > max(known, default=0)
-        return found.key == shown.key and found.state is not State.VOID
+        return found.key == shown.key and found.state is not CertificateState.VOID
 
     def authenticated(self, node: str, shown: Peer) -> None:
         """Note that a node was admitted with a certificate that counts: it is current, and earlier ones are void."""
         generation = generation_in(shown)
         known = self._store.certificates.get(node, {})
         found = known.get(generation)
-        if not generation or (found is not None and found.state is State.CURRENT):
+        if not generation or (found is not None and found.state is CertificateState.CURRENT):
             return
         if found is None:
             found = _adopted(node, generation, shown)
         # A join may still be repeated: the agent's machine may have died when it had stored the answer.
-        current = replace(found, state=State.CURRENT, pem=found.pem if found.token else "")
+        current = replace(found, state=CertificateState.CURRENT, pem=found.pem if found.token else "")
         earlier = {number: it.voided() if number < generation else it for number, it in known.items()}
         reach("generations.before-use")
         self._store.put_certificates(node, _trimmed({**earlier, generation: current}))
@@ -128,7 +128,7 @@ class Generations:
 
     def issued_to(self, node: str, key: str) -> Certificate | None:
         found = self._store.certificates.get(node, {}).values()
-        return next((it for it in found if it.key == key and it.state is not State.VOID), None)
+        return next((it for it in found if it.key == key and it.state is not CertificateState.VOID), None)
 
     def outlived_by(self, serial: str) -> tuple[str, str]:
         """The node that has a certificate after the one with this serial number, and may use it; empty: none.
@@ -137,7 +137,7 @@ class Generations:
         """
         for node, known in self._store.certificates.items():
             found = next((it.generation for it in known.values() if it.serial == serial), 0)
-            if found and any(it.generation > found and it.state is not State.VOID for it in known.values()):
+            if found and any(it.generation > found and it.state is not CertificateState.VOID for it in known.values()):
                 return node, self._asked_for(node)
         return "", ""
 
@@ -181,7 +181,9 @@ class Generations:
     def _asked_for(self, node: str) -> str:
         """When and from where the newest certificate that counts was asked for, in words; empty if not known."""
         known = self._store.certificates.get(node, {}).values()
-        newest = max((it for it in known if it.state is not State.VOID), key=lambda it: it.generation, default=None)
+        newest = max(
+            (it for it in known if it.state is not CertificateState.VOID), key=lambda it: it.generation, default=None
+        )
         return f"asked for {newest.asked}" if newest is not None and newest.asked else ""
 
 
@@ -192,15 +194,15 @@ def _adopted(node: str, generation: int, shown: Peer) -> Certificate:
         generation,
     )
     serial = f"{shown.serial:x}"
-    return Certificate(node, generation, shown.key, serial, 0.0, shown.not_after, State.PENDING)
+    return Certificate(node, generation, shown.key, serial, 0.0, shown.not_after, CertificateState.PENDING)
 
 
 def _trimmed(known: Certificates) -> Certificates:
     """A node's certificates without the void ones that nobody needs; the oldest unused ones are void."""
-    unused = sorted(number for number, it in known.items() if it.state is State.PENDING)[:-MOST_PENDING]
+    unused = sorted(number for number, it in known.items() if it.state is CertificateState.PENDING)[:-MOST_PENDING]
     found = {number: it.voided() if number in unused else it for number, it in known.items()}
     kept = _last_join(found)
-    void = sorted(number for number, it in found.items() if it.state is State.VOID and it is not kept)
+    void = sorted(number for number, it in found.items() if it.state is CertificateState.VOID and it is not kept)
     return {number: it for number, it in found.items() if number not in void[:-MOST_VOID]}
 
 

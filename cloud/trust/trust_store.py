@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
-from cloud.records.records import Body, Change, Key, Kind, Records
+from cloud.records.records import Body, Change, Key, RecordKind, Records
 from common.errors import timestamp
 
 
@@ -52,7 +52,7 @@ class Token:
     last_use: str = ""  # the certificate that it was used for last (`use_of`); empty before
 
 
-class State(StrEnum):
+class CertificateState(StrEnum):
     """The states of a node's certificate."""
 
     PENDING = "pending"  # issued, and its key has not authenticated yet
@@ -70,7 +70,7 @@ class Certificate:
     serial: str  # in lower-case hex
     issued_at: float  # in seconds since the epoch; 0 if this hub did not issue it, or has lost the record
     not_after: float  # its end
-    state: State
+    state: CertificateState
     token: str = ""  # the id of the token that it was issued for; empty for a renewal
     pem: str = ""  # the certificate itself, while it may be sent again; else empty, so that the record stays small
     address: str = ""  # where the request for it came from; empty if not known
@@ -82,7 +82,7 @@ class Certificate:
         return f"{when} from {self.address}" if when and self.address else when
 
     def voided(self) -> "Certificate":
-        return replace(self, state=State.VOID, pem="")
+        return replace(self, state=CertificateState.VOID, pem="")
 
 
 Certificates = Mapping[int, Certificate]  # the certificates of one node, by generation
@@ -98,13 +98,17 @@ class TrustStore:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self.tokens = {it.id: it for it in records.take(Kind.TOKEN, _read_token)}
+        self.tokens = {it.id: it for it in records.take(RecordKind.TOKEN, _read_token)}
         # By node. A change replaces a node's mapping.
-        self.certificates = dict(records.take(Kind.CERTIFICATES, _read_certificates))
-        self.denials = {(it.kind, it.value): it for it in records.take(Kind.DENIAL, _read_denial)}  # by kind and value
-        records.watch(Kind.TOKEN, lambda key: _token(key[0], self.tokens.get(key[0])))
-        records.watch(Kind.CERTIFICATES, lambda key: _certificates(key[0], self.certificates.get(key[0], {})))
-        records.watch(Kind.DENIAL, lambda key: _denial(key[0], key[1], self.denials.get((DenialKind(key[0]), key[1]))))
+        self.certificates = dict(records.take(RecordKind.CERTIFICATES, _read_certificates))
+        self.denials = {
+            (it.kind, it.value): it for it in records.take(RecordKind.DENIAL, _read_denial)
+        }  # by kind and value
+        records.watch(RecordKind.TOKEN, lambda key: _token(key[0], self.tokens.get(key[0])))
+        records.watch(RecordKind.CERTIFICATES, lambda key: _certificates(key[0], self.certificates.get(key[0], {})))
+        records.watch(
+            RecordKind.DENIAL, lambda key: _denial(key[0], key[1], self.denials.get((DenialKind(key[0]), key[1])))
+        )
 
     async def save_token(self, token: Token, *, gone: Iterable[str] = ()) -> None:
         """Add or change a token, and remove others (ids). If that raises WriteFailed, nothing has changed."""
@@ -191,7 +195,7 @@ def _body(it: Token | Certificate | Denial, *key: str) -> Body:
 
 
 def _token(id_: str, it: Token | None) -> Change:
-    return Change(Kind.TOKEN, (id_,), _body(it, "id") if it is not None else None)
+    return Change(RecordKind.TOKEN, (id_,), _body(it, "id") if it is not None else None)
 
 
 def _read_token(key: Key, body: Body) -> Token:
@@ -199,16 +203,16 @@ def _read_token(key: Key, body: Body) -> Token:
 
 
 def _certificates(node: str, known: Certificates) -> Change:
-    return Change(Kind.CERTIFICATES, (node,), {"certificates": [_body(it, "node") for it in known.values()]})
+    return Change(RecordKind.CERTIFICATES, (node,), {"certificates": [_body(it, "node") for it in known.values()]})
 
 
 def _read_certificates(key: Key, body: Body) -> tuple[str, Certificates]:
-    found = (Certificate(key[0], **{**it, "state": State(it["state"])}) for it in body["certificates"])
+    found = (Certificate(key[0], **{**it, "state": CertificateState(it["state"])}) for it in body["certificates"])
     return key[0], {it.generation: it for it in found}
 
 
 def _denial(kind: str, value: str, it: Denial | None) -> Change:
-    return Change(Kind.DENIAL, (kind, value), _body(it, "kind", "value") if it is not None else None)
+    return Change(RecordKind.DENIAL, (kind, value), _body(it, "kind", "value") if it is not None else None)
 
 
 def _read_denial(key: Key, body: Body) -> Denial:

@@ -29,7 +29,7 @@ from common.pages.server import Pages
 from common.parsers import HostPort
 from common.session.limits import Limits
 from common.session.link import Link, LinkHandler
-from common.session.session import State
+from common.session.session import SessionState
 
 log = logging.getLogger("csi_bridge.listener")
 
@@ -304,7 +304,7 @@ class Listener:
             link.refuse(HandshakeRefused(Reason.FULL, f"the hub's listener is full: {why}"))
             return
         self._handler.greeted(link)
-        if link.state is State.OPEN:
+        if link.state is SessionState.OPEN:
             connection.identity = identity
             self._admitted += 1
             self._links_of[identity] += 1

@@ -15,7 +15,7 @@ Rules:
 * On an admitted link, TLS has proved the present key, and `Renew` has neither certificate nor signature. On the join
   listener the present key signs `renewal_text`: TLS would refuse the expired certificate.
 * Each request and each answer is one message of its stream, as `common.codec` writes it. A stream ends with OK after
-  its answer, also after `Refused`.
+  its answer, also after `JoinRefused`.
 """
 
 import base64
@@ -107,7 +107,7 @@ class Issued:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class JoinRefused:
     """The hub issues no certificate."""
 
     reason: str  # a `RefusedFor`, or a newer hub's word
@@ -116,7 +116,7 @@ class Refused:
 
 
 Request = AskCa | Join | Renew  # every message of an agent
-Answer = CaCertificates | Issued | Refused  # every message of a hub
+Answer = CaCertificates | Issued | JoinRefused  # every message of a hub
 
 TYPES: dict[int, type[Request | Answer]] = {
     0: AskCa,
@@ -124,7 +124,7 @@ TYPES: dict[int, type[Request | Answer]] = {
     2: Join,
     3: Renew,
     4: Issued,
-    5: Refused,
+    5: JoinRefused,
 }
 
 _CODEC: Codec[Request | Answer] = Codec(TYPES)

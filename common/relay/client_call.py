@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-from common.relay.connection import RETURN_BYTES, Stream
+from common.relay.connection import RETURN_BYTES, Http2Stream
 from common.relay.errors import (
     MessageAboveLimit,
     MessageCompressed,
@@ -56,7 +56,7 @@ class AnswerReceiver:
         raise NotImplementedError
 
 
-class ClientCall(Stream):
+class ClientCall(Http2Stream):
     """One call, which its opener sends."""
 
     receiver: AnswerReceiver  # set it before the call is opened

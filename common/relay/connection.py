@@ -72,7 +72,7 @@ Taken = Callable[
 ]  # told once: True when the bytes were given to the transport, False when their stream ended first
 
 
-class Stream:
+class Http2Stream:
     """A stream that is not over: the base of a call of either side."""
 
     stream_id = 0
@@ -120,7 +120,7 @@ class Stream:
             yield message
 
 
-Call = TypeVar("Call", bound=Stream)
+Call = TypeVar("Call", bound=Http2Stream)
 
 
 class Connection(asyncio.Protocol, Generic[Call]):
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         self.streams: dict[int, Call] = {}  # those that are not over
         self.highest_id = -1  # of a stream that the client has opened
         self.out: list[bytes | memoryview] = []  # for the next `flush`
-        self.outgoing: dict[int, Stream] = {}  # those whose messages wait for a window or the socket
+        self.outgoing: dict[int, Http2Stream] = {}  # those whose messages wait for a window or the socket
         self.paused = False  # whether the socket is full
         self.send_window = frames.DEFAULT_WINDOW_BYTES  # the bytes of DATA that all streams together may send
         self.peer_window = frames.DEFAULT_WINDOW_BYTES  # the send window of a new stream
@@ -304,7 +304,9 @@ class Connection(asyncio.Protocol, Generic[Call]):
             block = NO_DYNAMIC_TABLE + block
         self.out.append(frames.header_block(stream_id, block, end=end))
 
-    def send_message(self, stream: Stream, message: bytes, *, end: bool = False, taken: Taken | None = None) -> None:
+    def send_message(
+        self, stream: Http2Stream, message: bytes, *, end: bool = False, taken: Taken | None = None
+    ) -> None:
         """Send a message, now or as windows and the socket allow; `taken` hears how it ended. The caller flushes."""
         if stream.stream_id not in self.outgoing:
             self.outgoing[stream.stream_id] = stream
@@ -328,7 +330,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         if self.streams.pop(stream_id, None) is not None:
             self.out.append(frames.rst_stream(stream_id, code))
 
-    def give_back(self, stream: Stream) -> None:
+    def give_back(self, stream: Http2Stream) -> None:
         """Let the peer send as many bytes again as its stream holds: all were used."""
         if stream.held >= RETURN_BYTES and not stream.remote_ended:
             self.out.append(frames.window_update(stream.stream_id, stream.held))
@@ -379,7 +381,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
                 unflushed = 0
                 self.flush(at_once=True)  # so that the transport can say that it is full
 
-    def _send_frame(self, stream: Stream) -> int:
+    def _send_frame(self, stream: Http2Stream) -> int:
         """Send one frame of a stream's messages. Returns its size, 0 if the windows are full."""
         view, taken = stream.pieces[0]
         size = min(len(view), stream.send_window, self.send_window, FRAME_BYTES)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from common.errors import MessageTooLarge
-from common.relay.connection import Stream, Taken
+from common.relay.connection import Http2Stream, Taken
 from common.relay.errors import MessageAboveLimit, MessageCompressed, PeerGone
 from common.relay.frames import (
     DATA,
@@ -51,7 +51,7 @@ def _ignored(_taken: bool) -> None:  # noqa: FBT001  # as `Taken`
     """Nobody asks whether an answer was taken."""
 
 
-class ServerCall(Stream):
+class ServerCall(Http2Stream):
     """One call: a request message in, any number of messages out, then a status."""
 
     method = ""  # the path, e.g. `/csi.v1.Controller/CreateVolume`

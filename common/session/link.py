@@ -26,7 +26,7 @@ from common.messages import Hello, Kind, Open, Priority, Reason
 from common.session.limits import Limits
 from common.session.outbox import Writer
 from common.session.receiver import Receiver
-from common.session.session import Session, State
+from common.session.session import Session, SessionState
 from common.status import Origin, Status
 
 log = logging.getLogger("csi_bridge.link")
@@ -286,7 +286,7 @@ class Link(Session):
 
         Ignored if the session is over: the peer may break a rule in the message of its hello.
         """
-        if self.state is not State.CLOSED:
+        if self.state is not SessionState.CLOSED:
             super().accept(epoch, mark)
             self.rearm()
 

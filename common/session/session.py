@@ -105,7 +105,7 @@ _SLOWEST_BYTES_S = 256
 _NOT_GREETED = Hello(0, 0, "", "", "", 0, "", (), 0, 0, 0, 0)
 
 
-class State(Enum):
+class SessionState(Enum):
     """A session's state. Only an acceptor is `DECIDING`: it has received a hello and not yet answered it."""
 
     GREETING = auto()
@@ -180,7 +180,7 @@ class Session:
         self.said_goodbye = False  # whether this side ended the session with a goodbye, which `to_send()` returns last
         # Whether bytes may still leave; None: they may. It is asked last of all: messages may have waited.
         self.may_send: Callable[[], bool] | None = None
-        self._enter(State.GREETING)
+        self._enter(SessionState.GREETING)
         self._clock = clock
         self._dialler = dialler
         self._limits = limits
@@ -246,9 +246,9 @@ class Session:
 
         An acceptor that has accepted with epoch 0 does so again when it begins to lead. `mark` is for this peer.
         """
-        if self._dialler or self.state not in {State.DECIDING, State.OPEN}:
+        if self._dialler or self.state not in {SessionState.DECIDING, SessionState.OPEN}:
             raise RuntimeError(f"accept() in state {self.state.name}")
-        self._enter(State.OPEN)
+        self._enter(SessionState.OPEN)
         self._outbox.put(replace(self.hello, epoch=epoch, mark=mark))
 
     def start(
@@ -277,7 +277,7 @@ class Session:
             Overloaded: the peer accepts no more streams at once.
         """
         peer = self.peer
-        if self.state is not State.OPEN:
+        if self.state is not SessionState.OPEN:
             raise TunnelClosed(sent=False, why="it is not open")
         if self._peer_draining:
             raise TunnelClosed(sent=False, why="the peer is shutting down")
@@ -397,7 +397,7 @@ class Session:
 
     def ping(self, answered: Callable[[], None]) -> None:
         """Ping the peer now. `answered` is called when its pong comes, unless a later `ping` or the end comes first."""
-        if self.state is State.OPEN:
+        if self.state is SessionState.OPEN:
             self._pings += 1
             self._awaited_pong = self._pings, answered
             self._outbox.put(Ping(self._pings, of_lease=True))
@@ -407,7 +407,7 @@ class Session:
 
     def drain(self, message: str) -> None:
         """Open no more streams, ask the peer to open none, and send the goodbye when no stream is left."""
-        if self.state is State.OPEN and self._draining is None:
+        if self.state is SessionState.OPEN and self._draining is None:
             self._draining = message
             self._outbox.put(Drain(message))
             self._end_drained()
@@ -425,7 +425,7 @@ class Session:
 
     def receive(self, data: bytes, now: float) -> None:
         """Take one WebSocket message. If it breaks a rule, the session ends with a goodbye that names the rule."""
-        if self.state is State.CLOSED:
+        if self.state is SessionState.CLOSED:
             return
         self._heard = now
         self._partial_bytes = 0
@@ -467,9 +467,9 @@ class Session:
 
     def next_tick(self) -> float | None:
         """The time of the next `tick()`, in this side's clock; None when the session is over."""
-        if self.state is State.CLOSED:
+        if self.state is SessionState.CLOSED:
             return None
-        if self.state is not State.OPEN:
+        if self.state is not SessionState.OPEN:
             return self._greet_by
         due = self._heard + self._limits.keepalive_s * (2 if self._pinged else 1)
         first = self._deadlines.first
@@ -477,11 +477,11 @@ class Session:
 
     def tick(self, now: float) -> None:
         """Fail expired streams, ping the peer, and end the session if the peer is silent or its hello is missing."""
-        if self.state is State.CLOSED:
+        if self.state is SessionState.CLOSED:
             return
-        if self.state is not State.OPEN:
+        if self.state is not SessionState.OPEN:
             if now >= self._greet_by:
-                what = "hello" if self.state is State.GREETING else "answer to the hello"
+                what = "hello" if self.state is SessionState.GREETING else "answer to the hello"
                 self.goodbye(Reason.HELLO_TIMEOUT, f"no {what} within {self._limits.hello_timeout_s:g} s")
             return
         for number in self._deadlines.passed(now):
@@ -512,7 +512,7 @@ class Session:
 
     def _on_hello(self, *fields: Any) -> None:
         mine, peer = self.hello, Hello(*fields)
-        if self.state is State.OPEN:
+        if self.state is SessionState.OPEN:
             self._on_lead(peer)
             return
         if min(mine.version, peer.version) < max(mine.oldest, peer.oldest):
@@ -525,10 +525,10 @@ class Session:
         self.peer = peer
         self._outbox.credit = peer.session_window_bytes
         if self._dialler:
-            self._enter(State.OPEN)
+            self._enter(SessionState.OPEN)
             self.on_hello()
         else:
-            self._enter(State.DECIDING)
+            self._enter(SessionState.DECIDING)
             self._is_asked = True  # at the end of this message: the dialler may send no more before the answer
 
     def _on_lead(self, hello: Hello) -> None:
@@ -568,7 +568,7 @@ class Session:
 
     def _on_other(self, number: int) -> None:
         """A frame that may not come now, or of a type that only a newer peer knows."""
-        if self.state is State.CLOSED:  # an earlier frame of the same message ended it, or a receiver did
+        if self.state is SessionState.CLOSED:  # an earlier frame of the same message ended it, or a receiver did
             return
         if number in TYPES:
             raise RemoteProtocolError(f"a {TYPES[number].__name__} frame in state {self.state.name}")
@@ -715,7 +715,7 @@ class Session:
         if self._outbox.control_bytes > _MAX_CONTROL_BYTES:
             raise RemoteProtocolError("it asks for answers and does not read them")
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: SessionState) -> None:
         self.state = state
         self._may_come = _MAY_COME[state]
 
@@ -774,9 +774,9 @@ class Session:
         `after_control` sends the waiting control frames first. `served` is the last stream of this side that the peer
         has seen.
         """
-        if self.state is State.CLOSED:
+        if self.state is SessionState.CLOSED:
             return
-        self._enter(State.CLOSED)
+        self._enter(SessionState.CLOSED)
         self._is_asked = False
         self.said_goodbye = say
         self._deadlines.clear()
@@ -812,27 +812,27 @@ class Session:
         self.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
 
 
-_BEFORE_THE_END = (State.GREETING, State.DECIDING, State.OPEN)
+_BEFORE_THE_END = (SessionState.GREETING, SessionState.DECIDING, SessionState.OPEN)
 
 # The frames, each with its handler and the states in which a peer may send it. The handler gets the frame's fields.
 # Any other frame breaks the rules, and one of an unknown type is answered (`_on_other`).
-_HANDLERS: Final[dict[type[Frame], tuple[Callable[..., None], tuple[State, ...]]]] = {
-    Hello: (Session._on_hello, (State.GREETING, State.OPEN)),
+_HANDLERS: Final[dict[type[Frame], tuple[Callable[..., None], tuple[SessionState, ...]]]] = {
+    Hello: (Session._on_hello, (SessionState.GREETING, SessionState.OPEN)),
     Goodbye: (Session._on_goodbye, _BEFORE_THE_END),
     NotUnderstood: (Session._on_not_understood, _BEFORE_THE_END),
-    Drain: (Session._on_drain, (State.OPEN,)),
-    Ping: (Session._on_ping, (State.OPEN,)),
-    Pong: (Session._on_pong, (State.OPEN,)),
-    Open: (Session._on_open, (State.OPEN,)),
-    Chunk: (Session._on_chunk, (State.OPEN,)),
-    Credit: (Session._on_credit, (State.OPEN,)),
-    End: (Session._on_end, (State.OPEN,)),
-    Cancel: (Session._on_cancel, (State.OPEN,)),
-    Ack: (Session._on_ack, (State.OPEN,)),
+    Drain: (Session._on_drain, (SessionState.OPEN,)),
+    Ping: (Session._on_ping, (SessionState.OPEN,)),
+    Pong: (Session._on_pong, (SessionState.OPEN,)),
+    Open: (Session._on_open, (SessionState.OPEN,)),
+    Chunk: (Session._on_chunk, (SessionState.OPEN,)),
+    Credit: (Session._on_credit, (SessionState.OPEN,)),
+    End: (Session._on_end, (SessionState.OPEN,)),
+    Cancel: (Session._on_cancel, (SessionState.OPEN,)),
+    Ack: (Session._on_ack, (SessionState.OPEN,)),
 }
 
 # The same table by state and type number.
 _MAY_COME: Final = {
     state: {number: _HANDLERS[frame][0] for number, frame in TYPES.items() if state in _HANDLERS[frame][1]}
-    for state in State
+    for state in SessionState
 }

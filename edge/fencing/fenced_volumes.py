@@ -11,7 +11,7 @@ from typing import Final
 
 from edge.disk.layout import Layout
 from edge.disk.mounts import Mount, MountTable
-from edge.fencing.plan import FileSystem, Held
+from edge.fencing.plan import FileSystem, HeldVolume
 from edge.fencing.shutdown import FS_TYPES, sequence_of
 from edge.volume_errors import NotReady
 
@@ -35,7 +35,7 @@ class Kept(Exception):
 class OwnPaths:
     """Tells a volume's staging and target paths below `--root-dir` from all others."""
 
-    def __init__(self, held: Held, root: Path) -> None:
+    def __init__(self, held: HeldVolume, root: Path) -> None:
         layout = Layout(root).real
         self._pods, self._staging, self._in_pod = f"{layout.pods}/", "", set[str]()
         with suppress(NotReady):  # a name that cannot be a path is mounted nowhere

@@ -40,7 +40,7 @@ from edge.calls.controller_lease import ControllerLease, boot_time
 from edge.disk.mounts import read_table
 from edge.disk.own_thread import in_own_thread
 from edge.fencing.fenced_volumes import Kept, OwnPaths, file_system_of
-from edge.fencing.plan import FileSystem, Held, Plan, read_lease, read_plan, write_lease, write_plan
+from edge.fencing.plan import FencePlan, FileSystem, HeldVolume, read_lease, read_plan, write_lease, write_plan
 from edge.fencing.shutdown import is_held, shut_down
 from edge.fencing.trial import flaw_of
 from edge.fencing.watchdog import Watchdog
@@ -57,7 +57,7 @@ Changed = Callable[[Collection[VolumeKey]], None]
 class _HeldVolume:
     """A volume that is fenced when the lease ends."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: HeldVolume) -> None:
         self.held = held
         self.is_told_staging = False  # the hub hears that it is being staged, whatever the plan says
         # Its file system, since the lease has ended while the volume was staged.
@@ -81,7 +81,7 @@ class Fencing:
         plan, ends_at = read_plan(state_dir), read_lease(state_dir, boot)
         if plan is None and ends_at is not None:
             raise ValueError("it is missing, although this boot had a lease")
-        plan = plan or Plan()
+        plan = plan or FencePlan()
         nothing: dict[str, Any] = {"open_calls": (), "file_system": None, "is_fenced": False}
         held = [one if one.boot == boot else replace(one, **nothing) for one in plan.volumes]
         self._volumes = {VolumeKey(one.driver, one.handle): _HeldVolume(one) for one in held}
@@ -190,7 +190,7 @@ class Fencing:
         """Fence a volume from now on when the lease ends. Called before its first staging."""
         one = self._volumes.get(volume.key)
         if one is None or one.held.boot != self._boot:
-            held = Held(driver=volume.driver, handle=volume.handle, boot=self._boot)
+            held = HeldVolume(driver=volume.driver, handle=volume.handle, boot=self._boot)
             await self._change(volume.key, held, NotReady)
             self._renewed(self._ends_at)  # the lease is written down from the first volume on
             self._follow()
@@ -302,7 +302,9 @@ class Fencing:
         """Note that a call has ended. If it was the last one, and its volume can be fenced, the volume is staged."""
         if (one := self._volumes.get(key)) is None or one.lost is not None:
             return
-        held: Held | None = replace(one.held, open_calls=tuple(each for each in one.held.open_calls if each != call))
+        held: HeldVolume | None = replace(
+            one.held, open_calls=tuple(each for each in one.held.open_calls if each != call)
+        )
         if held is not None and not held.open_calls:
             try:
                 held = replace(held, file_system=await self._examined(held))
@@ -311,7 +313,7 @@ class Fencing:
         await self._change(key, held, Uncertain)
         self._tell_hub()
 
-    async def _examined(self, held: Held) -> FileSystem | None:
+    async def _examined(self, held: HeldVolume) -> FileSystem | None:
         own = OwnPaths(held, self._root)
         found = await in_own_thread(lambda: file_system_of(read_table(self._root, whole=True), own), name="mount table")
         if found is not None:
@@ -347,7 +349,7 @@ class Fencing:
 
     # ---- the plan ----------------------------------------------------------------------------------------------------
 
-    async def _change(self, key: VolumeKey, held: Held | None, blame: type[VolumeError]) -> None:
+    async def _change(self, key: VolumeKey, held: HeldVolume | None, blame: type[VolumeError]) -> None:
         """Hold a volume as `held` says (None: no more), or raise `blame`."""
         try:
             await asyncio.to_thread(self._write, {key: held})
@@ -358,13 +360,13 @@ class Fencing:
         if not self._has_any:
             self._lease.end(self)
 
-    def _write(self, change: Mapping[VolumeKey, Held | None]) -> None:
+    def _write(self, change: Mapping[VolumeKey, HeldVolume | None]) -> None:
         """Change the plan on the disk, and then in memory. Called in any thread. After an OSError the old one stays."""
         with self._writing:
             held = {key: one.held for key, one in self._volumes.items()} | dict(change)
             left = {key: one for key, one in held.items() if one is not None}
             try:
-                plan = Plan(lease_s=self.lease_s, watchdog_s=self._watchdog_s, volumes=tuple(left.values()))
+                plan = FencePlan(lease_s=self.lease_s, watchdog_s=self._watchdog_s, volumes=tuple(left.values()))
                 write_plan(self._state_dir, plan)
             except OSError:
                 if len(left) == len(held):

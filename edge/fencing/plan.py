@@ -23,7 +23,7 @@ class FileSystem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldVolume:
     """A volume to fence."""
 
     driver: str
@@ -38,15 +38,15 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class FencePlan:
     """The volumes to fence, and the times in seconds with which the hub counts: the lease's, and the watchdog's."""
 
     lease_s: float = 0.0
     watchdog_s: int = 0
-    volumes: tuple[Held, ...] = ()
+    volumes: tuple[HeldVolume, ...] = ()
 
 
-def read_plan(state_dir: Path) -> Plan | None:
+def read_plan(state_dir: Path) -> FencePlan | None:
     """The plan on the disk; None if there is none. Raises SettingsError, OSError, or ValueError if it is damaged."""
     try:
         body = read_state(state_dir / "fence.json", "edge agent")
@@ -54,12 +54,12 @@ def read_plan(state_dir: Path) -> Plan | None:
         return None
     try:
         volumes = tuple(_held(**held) for held in body["volumes"])
-        return Plan(lease_s=float(body["lease_s"]), watchdog_s=int(body["watchdog_s"]), volumes=volumes)
+        return FencePlan(lease_s=float(body["lease_s"]), watchdog_s=int(body["watchdog_s"]), volumes=volumes)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def write_plan(state_dir: Path, plan: Plan) -> None:
+def write_plan(state_dir: Path, plan: FencePlan) -> None:
     """Replace the plan on the disk. After an OSError the old one stays."""
     write_state(state_dir / "fence.json", asdict(plan), mode=0o600)
 
@@ -78,6 +78,6 @@ def write_lease(state_dir: Path, boot: str, ends_at: float) -> None:
     (state_dir / "fence.lease").write_text(f"{boot} {ends_at:.3f}\n")
 
 
-def _held(*, pvs: list[str], open_calls: list[str], file_system: dict[str, str] | None, **more: Any) -> Held:
+def _held(*, pvs: list[str], open_calls: list[str], file_system: dict[str, str] | None, **more: Any) -> HeldVolume:
     found = FileSystem(**file_system) if file_system is not None else None
-    return Held(pvs=tuple(pvs), open_calls=tuple(open_calls), file_system=found, **more)
+    return HeldVolume(pvs=tuple(pvs), open_calls=tuple(open_calls), file_system=found, **more)

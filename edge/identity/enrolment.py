@@ -1,6 +1,6 @@
 """An enrolment: one question to the hub for certificates, on a link of its own to the join listener or on the agent's.
 
-The hub answers each question with one message (`common.net.enrolment`). A `Refused` becomes a `HandshakeRefused`.
+The hub answers each question with one message (`common.net.enrolment`). A `JoinRefused` becomes a `HandshakeRefused`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from common.errors import CallError, DialError, HandshakeRefused, RemoteProtocol
 from common.links.dial import dial
 from common.messages import Kind, Priority, Reason
 from common.net.endpoint import Endpoint, hub_endpoint
-from common.net.enrolment import Answer, Refused, Request, decode, encode
+from common.net.enrolment import Answer, JoinRefused, Request, decode, encode
 from common.net.proxy import Proxy
 from common.observe.version import introduce
 from common.session.limits import Limits
@@ -43,7 +43,7 @@ async def ask(link: Link, kind: Kind, question: Request, wanted: type[A]) -> A:
             stream.cancel()
     except (TunnelClosed, CallError, RemoteProtocolError) as error:
         raise DialError(hub, f"it has not answered the question {kind.name}: {error}") from error
-    if isinstance(answer, Refused):
+    if isinstance(answer, JoinRefused):
         raise HandshakeRefused(answer.reason, answer.message)
     if isinstance(answer, wanted):
         return answer

@@ -38,7 +38,7 @@ from common.store.database import lock
 from common.store.fault_points import reach
 from common.store.files import replace_file, sync_directory
 from common.store.state_file import read_state, write_state
-from edge.identity.keys import Ask, Asked, Check, Checked, KeyProcess
+from edge.identity.keys import Asked, AskForRequest, Check, Checked, KeyProcess
 
 FOLDER = "identity"  # the directory in the state directory
 
@@ -55,7 +55,9 @@ class Joined:
 class Identity:
     """The files of one state directory. Everything here blocks, for small files and their fsync."""
 
-    def __init__(self, state_dir: Path, answer: Callable[[Ask | Check], Asked | Checked] | None = None) -> None:
+    def __init__(
+        self, state_dir: Path, answer: Callable[[AskForRequest | Check], Asked | Checked] | None = None
+    ) -> None:
         self._answer = answer or KeyProcess().answer
         self._folder = state_dir / FOLDER
         self._joined = self._folder / "joined.json"
@@ -106,7 +108,7 @@ class Identity:
         path = self._next(token)
         former = _content(path)
         # A present key is not renewed; but a join that was killed after it had stored its certificate asks again.
-        asked = self._answer(Ask(former, b"" if token else _content(self.files.cert), signs))
+        asked = self._answer(AskForRequest(former, b"" if token else _content(self.files.cert), signs))
         assert isinstance(asked, Asked)
         if asked.following != former:
             self._make_folder()

@@ -12,18 +12,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.net.certificate import key_fingerprint, with_certificate
 from common.net.enrolment import NODE_URI, renewal_text
-from edge.identity.keys import CODEC, Ask, Asked, Check, Checked, Wrong
+from edge.identity.keys import CODEC, Asked, AskForRequest, Check, Checked, Wrong
 
 _PEM = serialization.Encoding.PEM
 _DER = serialization.Encoding.DER
 
 
-def answer(question: Ask | Check) -> Asked | Checked:
+def answer(question: AskForRequest | Check) -> Asked | Checked:
     """Raises ValueError if the certificate does not fit, or a file is damaged."""
-    return _ask(question) if isinstance(question, Ask) else _check(question)
+    return _ask(question) if isinstance(question, AskForRequest) else _check(question)
 
 
-def _ask(question: Ask) -> Asked:
+def _ask(question: AskForRequest) -> Asked:
     following = question.following
     try:
         request = x509.load_pem_x509_csr(following)
@@ -74,7 +74,7 @@ def _public(key: ec.EllipticCurvePrivateKey) -> str:
 
 def _main() -> None:
     (question,) = CODEC.decode(sys.stdin.buffer.read())
-    assert isinstance(question, (Ask, Check))
+    assert isinstance(question, (AskForRequest, Check))
     try:
         told: Asked | Checked | Wrong = answer(question)
     except ValueError as error:

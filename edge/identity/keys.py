@@ -20,7 +20,7 @@ _LIMIT_S = 60.0  # a slow device starts the process in seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskForRequest:
     """Asks for the request that the node sends to the hub."""
 
     following: bytes  # the file of the next key; empty: there is none
@@ -30,7 +30,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The answer to `Ask`: the request for a certificate of the next key."""
+    """The answer to `AskForRequest`: the request for a certificate of the next key."""
 
     following: bytes  # the file of the next key: that of the question, or one with a new key
     request: bytes  # PKCS#10, DER
@@ -63,7 +63,9 @@ class Wrong:
     why: str
 
 
-CODEC: Codec[Ask | Asked | Check | Checked | Wrong] = Codec({0: Ask, 1: Asked, 2: Check, 3: Checked, 4: Wrong})
+CODEC: Codec[AskForRequest | Asked | Check | Checked | Wrong] = Codec(
+    {0: AskForRequest, 1: Asked, 2: Check, 3: Checked, 4: Wrong}
+)
 
 
 class KeyProcess:
@@ -74,7 +76,7 @@ class KeyProcess:
         self._is_stopped = False
         self._lock = threading.Lock()
 
-    def answer(self, question: Ask | Check) -> Asked | Checked:
+    def answer(self, question: AskForRequest | Check) -> Asked | Checked:
         """Raises OSError if the process gives no answer."""
         try:
             said, complaint, code = self._run(CODEC.encode(question))
@@ -88,7 +90,7 @@ class KeyProcess:
             raise OSError(f"the process that makes keys gave no answer: {error}") from error
         if isinstance(found, Wrong):
             raise ValueError(found.why)  # noqa: TRY004  # what a file or the hub gave is a value
-        assert not isinstance(found, (UnknownFrame, Ask, Check))
+        assert not isinstance(found, (UnknownFrame, AskForRequest, Check))
         return found
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ from edge.manager.rows import VolumeRows
 from edge.manager.steps import Step
 from edge.volume_errors import Refused, Uncertain
 from edge.volumes import PodVolume, Volume
-from edge.wanted.expansion import IN_PROGRESS, PENDING, Plan, is_infeasible, plan_expansion
+from edge.wanted.expansion import IN_PROGRESS, PENDING, ExpansionPlan, is_infeasible, plan_expansion
 from edge.wanted.places import Target, target_for
 from edge.wanted.states import State
 from edge.wanted.tries import KUBELET
@@ -36,13 +36,13 @@ class VolumeExpander:
 
     def forget(self) -> None:
         """Forget all results, because the volume is no longer staged: they held while it was in use."""
-        self._settled: Plan | None = None
+        self._settled: ExpansionPlan | None = None
         self._refused = False
         # A size that the driver has refused for good, until the claim's status changes, or until this time.
         self._refusal = (0, 0.0)
         self._in_use: Refused | None = None  # the driver's refusal to expand a volume in use
         self._owes = False  # no claim was told of it yet
-        self._growing: Plan | None = None  # the expansion of a device whose file system is about to grow
+        self._growing: ExpansionPlan | None = None  # the expansion of a device whose file system is about to grow
 
     def find(self, wants: Mapping[Target, PodVolume]) -> tuple[Target, float] | None:
         """Return a pod whose mount is to be expanded, and the monotonic time at which that is due; or None."""
@@ -92,7 +92,7 @@ class VolumeExpander:
         elif self._owes:
             self._tell_in_use(plan, self._in_use)
 
-    def _plan(self, volume: Volume, *, mounting: bool) -> Plan | None:
+    def _plan(self, volume: Volume, *, mounting: bool) -> ExpansionPlan | None:
         claim, device = volume.claim, self._rows.device
         if claim is None:
             return None
@@ -101,11 +101,11 @@ class VolumeExpander:
         known_bytes = device.size_bytes if device is not None else 0
         return plan_expansion(claim, volume_bytes=volume.size_bytes, known_bytes=known_bytes, mounting=mounting)
 
-    def _refused_until(self, plan: Plan) -> float:
+    def _refused_until(self, plan: ExpansionPlan) -> float:
         size_bytes, until = self._refusal
         return until if size_bytes == plan.required_bytes else 0.0
 
-    async def _expand(self, want: PodVolume, plan: Plan) -> None:
+    async def _expand(self, want: PodVolume, plan: ExpansionPlan) -> None:
         if not plan.is_done:
             if not self._can_expand(plan):
                 # Only the plan: the volume has not grown here, and a later state of the claim may wait for this node.
@@ -115,7 +115,7 @@ class VolumeExpander:
                 return
         await self._finish(plan)
 
-    async def _finish(self, plan: Plan) -> None:
+    async def _finish(self, plan: ExpansionPlan) -> None:
         reach("expand.before-result")
         if not plan.claim_knows:
             self._host.facts.expanded(plan.claim, plan.required_bytes)
@@ -126,7 +126,7 @@ class VolumeExpander:
             await self._rows.write(replace(device, size_bytes=plan.required_bytes))
         reach("expand.after-result")
 
-    def _can_expand(self, plan: Plan) -> bool:
+    def _can_expand(self, plan: ExpansionPlan) -> bool:
         """Whether the driver can expand. Without the capability, return False if no claim waits for the node."""
         if Has.EXPAND_VOLUME in self._host.driver(self._key.driver).capabilities:
             return True
@@ -140,7 +140,7 @@ class VolumeExpander:
         self._tell_refusal(plan, error)
         raise error
 
-    async def _ask(self, want: PodVolume, plan: Plan) -> bool:
+    async def _ask(self, want: PodVolume, plan: ExpansionPlan) -> bool:
         """Return whether the driver has expanded the volume."""
         host, volume = self._host, want.volume
         secrets = host.inputs.secrets(volume.expand_secret)
@@ -179,7 +179,7 @@ class VolumeExpander:
             self._growing = plan
         return False
 
-    def _tell_ungrown(self, want: PodVolume, plan: Plan) -> None:
+    def _tell_ungrown(self, want: PodVolume, plan: ExpansionPlan) -> None:
         assert want.deferral is not None
         self._settled = plan
         how = (
@@ -193,18 +193,18 @@ class VolumeExpander:
         )
         self._host.facts.tell_claim(plan.claim, "FileSystemResizeRequired", message, warning=False)
 
-    def _tell_success(self, want: PodVolume, plan: Plan) -> None:
+    def _tell_success(self, want: PodVolume, plan: ExpansionPlan) -> None:
         message = f'MountVolume.NodeExpandVolume succeeded for volume "{want.volume.name}"'
         self._host.facts.tell_pod(want.pod, "FileSystemResizeSuccessful", message, warning=False)
         self._host.facts.tell_claim(plan.claim, "FileSystemResizeSuccessful", message, warning=False)
         log.info("volume %s is expanded to %d bytes", self._key, plan.required_bytes)
 
-    def _tell_in_use(self, plan: Plan, error: Refused) -> None:
+    def _tell_in_use(self, plan: ExpansionPlan, error: Refused) -> None:
         # Once. If the PV came before its claim, the claim does not wait for this node yet.
         self._in_use, self._owes = error, plan.legacy
         self._tell_refusal(plan, error)
 
-    def _tell_refusal(self, plan: Plan, error: Refused) -> None:
+    def _tell_refusal(self, plan: ExpansionPlan, error: Refused) -> None:
         if plan.legacy:  # such a claim has no status for it
             return
         infeasible = is_infeasible(plan, error.code, refused_before=self._refused)

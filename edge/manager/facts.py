@@ -20,7 +20,7 @@ from common.objects.objects import Ref
 from common.objects.quantity import format_bytes
 from common.store.fault_points import reach
 from edge.stores.fact_store import FactStore
-from edge.volumes import Claim, Pod
+from edge.volumes import BoundClaim, Pod
 from edge.wanted.clock import Clock
 from edge.wanted.expansion import IN_PROGRESS, INFEASIBLE
 
@@ -58,7 +58,7 @@ class VolumeFacts:
     def tell_pod(self, pod: Pod, reason: str, message: str, *, warning: bool = True) -> None:
         self._tell(_about("Pod", pod), reason, message, warning=warning)
 
-    def tell_claim(self, claim: Claim, reason: str, message: str, *, warning: bool = True) -> None:
+    def tell_claim(self, claim: BoundClaim, reason: str, message: str, *, warning: bool = True) -> None:
         self._tell(_about("PersistentVolumeClaim", claim), reason, message, warning=warning)
 
     def tell_node(self, reason: str, message: str) -> None:
@@ -101,15 +101,15 @@ class VolumeFacts:
 
     # ---- claims ------------------------------------------------------------------------------------------------------
 
-    def expanding(self, claim: Claim) -> None:
+    def expanding(self, claim: BoundClaim) -> None:
         """This node begins to expand the volume. An earlier failure stays in the fact until an expansion succeeds."""
         self._claim(claim, claim.status_bytes, IN_PROGRESS, self._condition(claim), claim.allocated_bytes)
 
-    def expanded(self, claim: Claim, size_bytes: int) -> None:
+    def expanded(self, claim: BoundClaim, size_bytes: int) -> None:
         self._conditions.pop((claim.namespace, claim.name), None)
         self._claim(claim, size_bytes, "", None)
 
-    def not_expanded(self, claim: Claim, why: str, *, infeasible: bool) -> None:
+    def not_expanded(self, claim: BoundClaim, why: str, *, infeasible: bool) -> None:
         message = f"the volume could not be expanded on its node: {why}"[:_LONGEST_MESSAGE]
         known, since = self._conditions.get((claim.namespace, claim.name), ("", ""))
         if known != message:  # the time of the same condition stays: the fact is the same
@@ -118,7 +118,7 @@ class VolumeFacts:
         status = INFEASIBLE if infeasible else claim.resize_status and IN_PROGRESS
         self._claim(claim, claim.status_bytes, status, self._condition(claim), claim.allocated_bytes)
 
-    def _condition(self, claim: Claim) -> dict[str, str] | None:
+    def _condition(self, claim: BoundClaim) -> dict[str, str] | None:
         message, since = self._conditions.get((claim.namespace, claim.name), ("", ""))
         if not message:
             return None
@@ -133,7 +133,7 @@ class VolumeFacts:
 
     def _claim(
         self,
-        claim: Claim,
+        claim: BoundClaim,
         size_bytes: int,
         resize_status: str,
         condition: dict[str, str] | None,
@@ -159,5 +159,5 @@ class VolumeFacts:
         reach("facts.after-claim")
 
 
-def _about(kind: str, one: Pod | Claim) -> dict[str, str]:
+def _about(kind: str, one: Pod | BoundClaim) -> dict[str, str]:
     return {"apiVersion": "v1", "kind": kind, "namespace": one.namespace, "name": one.name, "uid": one.uid}

@@ -30,11 +30,11 @@ from common.observe.tasks import Tasks, supervised
 from common.status import code_name
 from edge.calls.drivers import Driver
 from edge.registry import driver_services
-from edge.registry.driver_sockets import DriverSockets, Seat, fits
+from edge.registry.driver_sockets import DriverSockets, SharedSocket, fits
 from edge.registry.drivers_store import OPERATORS, DriversStore, NodeDriver
 from edge.registry.registration import (
     NodeInfo,
-    Offer,
+    PluginOffer,
     Registration,
     check_name,
     read_node_info,
@@ -143,7 +143,7 @@ class DriverRegistry:
 
     # ---- registration ------------------------------------------------------------------------------------------------
 
-    async def register(self, offer: Offer) -> None:
+    async def register(self, offer: PluginOffer) -> None:
         """Register a driver, or raise NotRegistered. Then the registration is on disk, unless the disk fails."""
         await register(offer, self._store, self._sockets)
         self._mark()
@@ -178,7 +178,7 @@ class DriverRegistry:
 
     # ---- drivers' answers --------------------------------------------------------------------------------------------
 
-    def _heard(self, seat: Seat) -> None:
+    def _heard(self, seat: SharedSocket) -> None:
         self._replace_deserted(seat)
         self._mark()
         self._note(seat)
@@ -187,7 +187,7 @@ class DriverRegistry:
             self._judge_topology(known)
         self._tell()
 
-    def _replace_deserted(self, seat: Seat) -> None:
+    def _replace_deserted(self, seat: SharedSocket) -> None:
         # A vendor's upgrade may move the socket, and a killed driver leaves its file. A socket that an operator named
         # replaces no other: the other may be the node plugin.
         if seat.driver.named:
@@ -198,7 +198,7 @@ class DriverRegistry:
             if same and other.was_only_found and not served.isdisjoint(driver_services.services(other.driver)):
                 other.mark_if_deserted()
 
-    def _note(self, seat: Seat) -> None:
+    def _note(self, seat: SharedSocket) -> None:
         # They outlast the driver.
         name = seat.driver.name
         found = None if self.own or name in self._registered else driver_services.sole_node_plugin(self.drivers, name)
@@ -219,7 +219,7 @@ class DriverRegistry:
             driver.has_node_plugin = driver.named and elsewhere
         return is_news
 
-    def _learn(self, seat: Seat) -> None:
+    def _learn(self, seat: SharedSocket) -> None:
         # If `find` returns no driver of the name, one at a socket that an operator named is installed, if it serves
         # Node.
         if not self.own or (report := seat.driver.report) is None:
@@ -242,7 +242,7 @@ class DriverRegistry:
         else:
             self._store.install(Registration(report.driver, str(seat.driver.socket), "", OPERATORS, info), seat)
 
-    def _forget_former_names(self, seat: Seat, name: str) -> None:
+    def _forget_former_names(self, seat: SharedSocket, name: str) -> None:
         for known in self._store:
             if known.driver is seat.driver and known.name != name and not known.registration.socket:
                 self._store.forget(known.name)

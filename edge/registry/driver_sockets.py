@@ -17,7 +17,7 @@ from edge.calls.drivers import Driver
 
 
 @dataclass(eq=False)
-class Seat:
+class SharedSocket:
     """One driver socket and its users. Without users it is given up."""
 
     driver: Driver
@@ -59,21 +59,21 @@ class Seat:
 class DriverSockets:
     """All driver sockets of this node."""
 
-    def __init__(self, node: str, *, max_message_bytes: int, heard: Callable[[Seat], None]) -> None:
+    def __init__(self, node: str, *, max_message_bytes: int, heard: Callable[[SharedSocket], None]) -> None:
         self._node = node
         self._max_message_bytes = max_message_bytes
         self._heard = heard
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, SharedSocket] = {}
         self._left: list[Driver] = []
 
-    def __iter__(self) -> Iterator[Seat]:
+    def __iter__(self) -> Iterator[SharedSocket]:
         return iter(list(self._seats.values()))
 
     @property
     def drivers(self) -> list[Driver]:
         return [seat.driver for seat in self if seat.wanted and not seat.is_deserted]
 
-    def seat(self, socket: Path) -> Seat:
+    def seat(self, socket: Path) -> SharedSocket:
         identity = _identity(socket)
         if identity not in self._seats:
             driver = Driver(
@@ -82,14 +82,14 @@ class DriverSockets:
                 max_message_bytes=self._max_message_bytes,
                 changed=functools.partial(self._changed, identity),
             )
-            self._seats[identity] = Seat(driver)
+            self._seats[identity] = SharedSocket(driver)
         return self._seats[identity]
 
-    def find(self, socket: Path) -> Seat | None:
+    def find(self, socket: Path) -> SharedSocket | None:
         return self._seats.get(_identity(socket))
 
     @contextlib.contextmanager
-    def asking(self, socket: Path) -> Iterator[Seat]:
+    def asking(self, socket: Path) -> Iterator[SharedSocket]:
         """Yield the seat of a socket, which stays while a registration calls its driver."""
         seat = self.seat(socket)
         seat.asking += 1
@@ -143,7 +143,7 @@ class DriverSockets:
     def lost_at(self) -> Iterator[float]:
         return (since for _, _, since in self._lost())
 
-    def _lost(self) -> Iterator[tuple[Seat, str, float]]:
+    def _lost(self) -> Iterator[tuple[SharedSocket, str, float]]:
         for seat in self:
             yield from ((seat, finder, since) for finder, since in seat.finders.items() if since is not None)
 

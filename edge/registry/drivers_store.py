@@ -27,8 +27,8 @@ from common.status import Status
 from common.store.state_file import read_state, write_state
 from edge.calls.drivers import ASK_AGAIN_S, Driver
 from edge.registry.driver_services import has_topology
-from edge.registry.driver_sockets import DriverSockets, Seat, fits
-from edge.registry.registration import NodeInfo, Offer, Registration, Version, check_labels
+from edge.registry.driver_sockets import DriverSockets, SharedSocket, fits
+from edge.registry.registration import NodeInfo, PluginOffer, Registration, Version, check_labels
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ _WRITING = threading.Lock()
 class NodeDriver:
     """One driver; the same object as long as the driver is known. Its properties are the latest answers."""
 
-    def __init__(self, registration: Registration, seat: Seat, node: str) -> None:
+    def __init__(self, registration: Registration, seat: SharedSocket, node: str) -> None:
         self.registration = registration
         self.seat = seat
         # The identity of its registration socket's file; None if it has not registered since the agent started.
@@ -165,7 +165,7 @@ class DriversStore:
         return has_topology(self._sockets.drivers, name, self.with_topology)
 
     @contextlib.contextmanager
-    def registering(self, offer: Offer) -> Iterator[None]:
+    def registering(self, offer: PluginOffer) -> Iterator[None]:
         if (other := self._registering.get(offer.name)) is not None:
             raise ValueError(f"{other} is just registering a driver {offer.name}")
         self._registering[offer.name] = offer.socket
@@ -181,7 +181,7 @@ class DriversStore:
             if known.name != name:
                 check_labels(info.topology, known.registration.info.topology, whose=f"driver {known.name}")
 
-    def install(self, registration: Registration, seat: Seat) -> NodeDriver:
+    def install(self, registration: Registration, seat: SharedSocket) -> NodeDriver:
         name = registration.name
         known = self._known.setdefault(name, NodeDriver(registration, seat, self._node))
         known.seat.names.discard(name)

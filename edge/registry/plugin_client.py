@@ -16,7 +16,7 @@ from common.net.sockets import FileId, file_id
 from common.relay.client import Ask, Channel
 from common.relay.errors import VendorConnectionError
 from common.status import code_name
-from edge.registry.registration import NotRegistered, Offer, shorten
+from edge.registry.registration import NotRegistered, PluginOffer, shorten
 
 _SERVICE = "/pluginregistration.Registration"
 
@@ -40,14 +40,14 @@ class PluginClient:
             socket, max_message_bytes=_MAX_ANSWER_BYTES, who=self._connected, connect_timeout_s=_DIAL_LIMIT_S
         )
 
-    async def get_info(self) -> tuple[str, Offer]:
+    async def get_info(self) -> tuple[str, PluginOffer]:
         """Return the plugin's type and its offer (for a CSI driver), or raise NotRegistered."""
         body = await self._call("GetInfo", InfoRequest(), _DIAL_LIMIT_S)
         try:
             info = PluginInfo.FromString(body)
         except DecodeError:
             raise NotRegistered("its answer to GetInfo does not parse") from None
-        return info.type, Offer(self.socket, self._file, info.name, info.endpoint, tuple(info.supported_versions))
+        return info.type, PluginOffer(self.socket, self._file, info.name, info.endpoint, tuple(info.supported_versions))
 
     async def notify(self, *, registered: bool, error: str = "") -> None:
         """Notify the plugin of the registration's result. Raises NotRegistered if it did not confirm."""

@@ -42,7 +42,7 @@ class NotRegistered(BridgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PluginOffer:
     """A plugin's answer to GetInfo."""
 
     socket: str

@@ -21,12 +21,12 @@ from common.net.sockets import file_id
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.status import Status, code_name
 from edge.calls.drivers import Driver
-from edge.registry.driver_sockets import DriverSockets, Seat, fits
+from edge.registry.driver_sockets import DriverSockets, SharedSocket, fits
 from edge.registry.drivers_store import DriversStore, NodeDriver
 from edge.registry.registration import (
     NodeInfo,
     NotRegistered,
-    Offer,
+    PluginOffer,
     Registration,
     Version,
     check_name,
@@ -41,7 +41,7 @@ _ASK_LIMIT_S = 120.0
 _ANSWERS_LIMIT_S = 2.0  # the driver that holds a name must answer within this time to keep it
 
 
-async def register(offer: Offer, store: DriversStore, sockets: DriverSockets) -> None:
+async def register(offer: PluginOffer, store: DriversStore, sockets: DriverSockets) -> None:
     """Register a driver in the store. Raises NotRegistered if it may not register, or did not answer."""
     try:
         check_name(offer.name)
@@ -58,7 +58,9 @@ async def register(offer: Offer, store: DriversStore, sockets: DriverSockets) ->
         raise NotRegistered(shorten(str(error))) from error
 
 
-async def _see_that_name_is_free(offer: Offer, known: NodeDriver | None, seat: Seat, version: Version) -> None:
+async def _see_that_name_is_free(
+    offer: PluginOffer, known: NodeDriver | None, seat: SharedSocket, version: Version
+) -> None:
     if known is None or known.file is None or known.registration.socket == offer.socket:
         return
     holder = known.registration
@@ -79,7 +81,7 @@ async def _ask(driver: Driver, name: str, store: DriversStore) -> NodeInfo:
     return read_node_info(_answer(NODE_GET_INFO, *info), _answer(NODE_GET_CAPABILITIES, *capabilities))
 
 
-def _endpoint(offer: Offer) -> Path:
+def _endpoint(offer: PluginOffer) -> Path:
     endpoint = offer.endpoint.removeprefix("unix://") or offer.socket
     if not fits(endpoint):
         raise ValueError(

@@ -13,7 +13,7 @@ which today's external-resizer always writes; the node then acts only while that
 from dataclasses import dataclass, field
 
 from common.status import Code
-from edge.volumes import Claim
+from edge.volumes import BoundClaim
 
 PENDING, IN_PROGRESS, INFEASIBLE = "NodeResizePending", "NodeResizeInProgress", "NodeResizeInfeasible"
 
@@ -21,17 +21,17 @@ _INFEASIBLE_CODES = {Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.NOT_FOUND}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ExpansionPlan:
     """What is to be done about a volume's size. Two plans are equal if they ask for the same."""
 
-    claim: Claim = field(compare=False)  # it is told the size, unless it has it
+    claim: BoundClaim = field(compare=False)  # it is told the size, unless it has it
     required_bytes: int
     is_done: bool = False  # the volume has that size on this node: the driver is not called
     legacy: bool = False  # the claim has no resize status, because its resizer writes none
     claim_knows: bool = False  # the claim has this size already
 
 
-def plan_expansion(claim: Claim, *, volume_bytes: int, known_bytes: int, mounting: bool) -> Plan | None:
+def plan_expansion(claim: BoundClaim, *, volume_bytes: int, known_bytes: int, mounting: bool) -> ExpansionPlan | None:
     """Decide about the size of a volume; None if it is right, or if it is not this node's turn.
 
     `volume_bytes` is the PV's size, `known_bytes` the one that this node knows to have reached, or 0.
@@ -40,26 +40,28 @@ def plan_expansion(claim: Claim, *, volume_bytes: int, known_bytes: int, mountin
         return _finish(claim, volume_bytes, known_bytes)
     if not claim.resize_status and claim.allocated_bytes is None:
         knows, is_done = claim.status_bytes >= volume_bytes, known_bytes >= volume_bytes
-        return Plan(claim=claim, required_bytes=volume_bytes, is_done=is_done, legacy=True, claim_knows=knows)
+        return ExpansionPlan(claim=claim, required_bytes=volume_bytes, is_done=is_done, legacy=True, claim_knows=knows)
     required = claim.allocated_bytes or volume_bytes
     is_done = known_bytes >= required
     if claim.status_bytes >= required and not claim.resize_status:  # another node or the controller did it
-        return Plan(claim=claim, required_bytes=required, is_done=is_done or not claim.shared, claim_knows=True)
+        return ExpansionPlan(
+            claim=claim, required_bytes=required, is_done=is_done or not claim.shared, claim_knows=True
+        )
     if claim.resize_status not in {PENDING, IN_PROGRESS}:
         return None
-    return Plan(claim=claim, required_bytes=required, is_done=is_done)
+    return ExpansionPlan(claim=claim, required_bytes=required, is_done=is_done)
 
 
-def is_infeasible(plan: Plan, code: int | None, *, refused_before: bool) -> bool:
+def is_infeasible(plan: ExpansionPlan, code: int | None, *, refused_before: bool) -> bool:
     """Whether a refusal makes the expansion infeasible, so that the resizer may try another size."""
     return code in _INFEASIBLE_CODES or (refused_before and plan.claim.requested_bytes != plan.required_bytes)
 
 
-def _finish(claim: Claim, volume_bytes: int, known_bytes: int) -> Plan | None:
+def _finish(claim: BoundClaim, volume_bytes: int, known_bytes: int) -> ExpansionPlan | None:
     """Decide for a volume that has its size on this node. The claim may not have it yet."""
     required = claim.allocated_bytes or 0
     if claim.resize_status in {PENDING, IN_PROGRESS} and 0 < required <= known_bytes:
-        return Plan(claim=claim, required_bytes=required, is_done=True)
+        return ExpansionPlan(claim=claim, required_bytes=required, is_done=True)
     if not claim.resize_status and not required and claim.status_bytes < volume_bytes <= known_bytes:
-        return Plan(claim=claim, required_bytes=volume_bytes, is_done=True, legacy=True)
+        return ExpansionPlan(claim=claim, required_bytes=volume_bytes, is_done=True, legacy=True)
     return None

@@ -30,7 +30,7 @@ from common.objects.objects import Object, Ref
 from common.objects.quantity import parse_bytes
 from edge.disk.layout import shown
 from edge.volumes import (
-    Claim,
+    BoundClaim,
     ContainerUse,
     DriverRules,
     Pod,
@@ -295,7 +295,7 @@ class _Resolver:
         want = self._deferred(PodVolume(pod=pod, volume=volume, volume_name=name, read_only=read_only), use)
         return replace(want, uses=tuple(use.places)) if want.volume.block else want
 
-    def _persistent(self, name: str, claim: Claim) -> Volume:
+    def _persistent(self, name: str, claim: BoundClaim) -> Volume:
         _require_name("the PV's name", name)
         ref = Ref("PersistentVolume", "", name)
         body = self._find(ref).read()
@@ -466,11 +466,11 @@ def _file_label(options: Body) -> str:
     return f"{options.get('user') or 'system_u'}:object_r:container_file_t:{level}" if level else ""
 
 
-def _claim(found: Object, body: Body, volume: str) -> Claim:
+def _claim(found: Object, body: Body, volume: str) -> BoundClaim:
     spec, status = body["spec"], body["status"]
     allocated = (status.get("allocatedResources") or {}).get("storage")
     annotations = body["metadata"].get("annotations") or {}
-    return Claim(
+    return BoundClaim(
         namespace=found.ref.namespace,
         name=found.ref.name,
         uid=found.stamp.uid,

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from cloud.nodes.fleet import Fleet, _member
-from cloud.sources.manifests.binding import Bound, ClaimStatus, Told, bind
+from cloud.sources.manifests.binding import Bound, ClaimStatus, NodeReports, bind
 from cloud.sources.manifests.manifest_objects import BrokenFile, read_objects
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
@@ -35,7 +35,7 @@ def manifests(data: bytes) -> None:
         assert str(error).startswith("case.yaml:")
         return
     told = {ref: (ClaimStatus("n1", "", {"capacity": {"storage": "1Gi"}}),) for ref in entries}
-    bound = bind(entries, Told(told), Bound())
+    bound = bind(entries, NodeReports(told), Bound())
     source = Source()
     source.update(dict(bound.items), ready=True)
     closures = Closures(source, TRUSTING)

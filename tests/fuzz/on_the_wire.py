@@ -16,7 +16,7 @@ from common.objects import sync_messages
 from common.objects.digest import digest_of
 from common.objects.objects import Object, Ref, Stamp
 from common.objects.sync import Learner, Teller
-from common.session.session import State
+from common.session.session import SessionState
 from common.status import Code, Status
 from edge.direct.shim_client import ShimError, _parse, _read_stats
 from tests.fuzz.cutter import Cutter
@@ -75,7 +75,7 @@ def session(data: bytes) -> None:
     driven = _Driven(dialler=bool(cut.number() & 1))
     if cut.number() & 1:
         driven.greet()
-    while cut.left and driven.session.state is not State.CLOSED:
+    while cut.left and driven.session.state is not SessionState.CLOSED:
         driven.step(cut)
     driven.session.lost("the case is over")
     driven.take_events(cut)
@@ -95,7 +95,7 @@ class _Driven:
 
     def greet(self) -> None:
         self.session.receive(messages.encode(hello_of("hub" if self._dialler else "edge")), self.now)
-        if self.session.state is State.DECIDING:
+        if self.session.state is SessionState.DECIDING:
             self.session.accept(1)
 
     def step(self, cut: Cutter) -> None:
@@ -118,7 +118,7 @@ class _Driven:
     def take_events(self, cut: Cutter) -> None:
         for event in self.session.events():
             match event:
-                case HelloReceived() if self.session.state is State.DECIDING:
+                case HelloReceived() if self.session.state is SessionState.DECIDING:
                     if cut.number() & 3:
                         self.session.accept(1)
                     else:

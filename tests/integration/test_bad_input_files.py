@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from cloud.records.records import Kind
+from cloud.records.records import RecordKind
 from common.status import Code
 from tests.kit import prefork
 from tests.kit.bridge import Member
@@ -258,8 +258,8 @@ def test_a_disk_that_fills_up_leaves_the_hub_serving_and_later_writes_work(bridg
             ballast.unlink()
             wait_for(lambda: hub_state(hub.uds)["nodes"][0]["drivers"] == ["d.example"], what="driver that counts")
             # While the hub runs: its end writes all once more.
-            wait_for(lambda: records_in(state, Kind.NODE)[("n1",)]["connected"], what="whole record")
-        assert [it["driver"] for it in records_in(state, Kind.NODE)[("n1",)]["drivers"]] == ["d.example"]
+            wait_for(lambda: records_in(state, RecordKind.NODE)[("n1",)]["connected"], what="whole record")
+        assert [it["driver"] for it in records_in(state, RecordKind.NODE)[("n1",)]["drivers"]] == ["d.example"]
         hub.stop()
         assert hub.process.exit_status == 0
 

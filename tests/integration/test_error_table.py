@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
-from cloud.records.records import Kind
+from cloud.records.records import RecordKind
 from common.csi.csi_pb2 import (
     ControllerExpandVolumeRequest,
     CreateVolumeResponse,
@@ -160,7 +160,7 @@ def test_a_killed_agent_makes_the_node_offline_since_a_time_that_does_not_change
         message,
     )
     state = routed.bridge.hub.uds.parent / "hub"
-    wait_for(lambda: not records_in(state, Kind.NODE)[("n1",)]["connected"], what="node that left in state.db")
+    wait_for(lambda: not records_in(state, RecordKind.NODE)[("n1",)]["connected"], what="node that left in state.db")
     routed.bridge.hub.kill()
     routed.bridge.wait_linked(routed.proxy, linked=False)
     routed.bridge.hub.start()
@@ -508,7 +508,7 @@ async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback
     async with LocalBridge(short_dir, vendor.socket, in_hub=in_hub) as bridge:
         for number, (where, method, hop) in enumerate(
             [
-                ("cloud.csi_proxy_driver.ProxyDriver._link_for", "CreateVolume", "proxy driver"),
+                ("cloud.csi_proxy_driver.CsiProxyDriver._link_for", "CreateVolume", "proxy driver"),
                 ("cloud.proxy.identity_cache.IdentityCache.answer", "GetPluginInfo", "proxy driver"),
                 ("cloud.nodes.edge_nodes.Nodes.reach", "CreateVolume", "hub"),
                 ("cloud.placement.placement.route", "CreateVolume", "hub"),

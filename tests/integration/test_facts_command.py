@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from cloud.records.records import Change, Kind
+from cloud.records.records import Change, RecordKind
 from cloud.records.sqlite import SqliteRecords
 from tests.kit.operator import by_hand
 
@@ -35,7 +35,7 @@ def hub(bridge: Bridge, short_dir: Path, tmp_path: Path) -> str:
         records = SqliteRecords(short_dir / "hub")
         for *key, body in FACTS:
             fact = {"uid": "", "version": "v1", "told_ns": 1, "body": body}
-            records.put(Change(Kind.FACT, tuple(key), fact))
+            records.put(Change(RecordKind.FACT, tuple(key), fact))
         await records.close()
 
     asyncio.run(write())

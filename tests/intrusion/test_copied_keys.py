@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from common.messages import Kind, Ping, Pong
-from common.net.enrolment import Issued, Refused
+from common.net.enrolment import Issued, JoinRefused
 from tests.kit.enrolling import NodeKey, ask
 from tests.kit.operator import hub_state
 from tests.kit.stranger import Stranger, hello
@@ -56,7 +56,7 @@ def test_a_copy_that_renews_first_locks_the_node_out_until_it_is_denied_and_join
     assert joinable.outcome(thief, "n2") == "denied"
     with joinable.dial() as link:
         answer = ask(link, thief.late_renewal(NodeKey()), Kind.RENEW)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, JoinRefused)
     assert joinable.outcome(again, "n2") == "welcome"
 
 
@@ -66,7 +66,7 @@ def test_a_copy_gets_no_certificate_at_the_join_listener(joinable: JoinableHub) 
     assert joinable.outcome(renewed, "n3") == "welcome"
     with joinable.dial() as thief:
         answer = ask(thief, copied.late_renewal(NodeKey()), Kind.RENEW)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, JoinRefused)
     assert answer.reason == "copy"
     assert joinable.outcome(renewed, "n3") == "welcome"
 
@@ -81,7 +81,7 @@ def test_a_renewal_that_the_network_delays_or_sends_twice_locks_no_node(joinable
         following.issued = answer
         assert joinable.outcome(following, "n7") == "welcome"
         late = ask(delayed, request, Kind.RENEW)
-    assert isinstance(late, Refused)
+    assert isinstance(late, JoinRefused)
     assert late.reason == "request"
     assert joinable.outcome(following, "n7") == "welcome"
 

@@ -14,7 +14,7 @@ import pytest
 
 from cloud.records import records
 from common.messages import Chunk, End, Kind, Open, Priority, Reason
-from common.net.enrolment import MAX_REQUEST_BYTES, AskCa, CaCertificates, JoinToken, Refused, parse_token
+from common.net.enrolment import MAX_REQUEST_BYTES, AskCa, CaCertificates, JoinRefused, JoinToken, parse_token
 from common.status import Code
 from tests.kit.enrolling import NodeKey, ask, trusting
 from tests.kit.operator import by_hand, hub_state, node_state
@@ -111,7 +111,7 @@ def test_a_denied_node_comes_back_neither_by_renewal_nor_by_a_token(joinable: Jo
     joinable.operator("deny", "n5")
     with joinable.dial() as thief:
         answer = ask(thief, stolen.late_renewal(NodeKey()), Kind.RENEW)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, JoinRefused)
     assert answer.reason == "denied"
     later = joinable.token("--node=n5", "--replace")
     for shown, reason in ((token, "token"), (later, "denied")):
@@ -143,7 +143,7 @@ def test_neither_the_disk_nor_a_log_nor_a_page_has_a_tokens_secret(joinable: Joi
     assert len(texts) == 4  # with state.db and hub.lock
     for secret in (token.secret, token.secret.hex().encode(), line[-30:].encode()):
         assert not any(secret in text for text in texts)
-    tokens = records_in(joinable.hub.uds.with_name("hub"), records.Kind.TOKEN)
+    tokens = records_in(joinable.hub.uds.with_name("hub"), records.RecordKind.TOKEN)
     assert tokens[token.id,]["secret_hash"] == hashlib.sha256(token.secret).hexdigest()
     joinable.hub.start()
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
-from cloud.kube.client import RESOURCES, KubeError, Page, Resource
+from cloud.kube.client import RESOURCES, KubeError, ListPage, Resource
 
 Body = dict[str, Any]
 
@@ -78,7 +78,7 @@ class FakeApi:
         await self._fail("get")
         return self.kubernetes
 
-    async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
+    async def list(self, resource: Resource, *, limit: int, more: str = "") -> ListPage:
         self.asked.append(f"list {resource.plural} {limit}")
         await self._fail("list")
         if resource.kind in self.forbidden:
@@ -90,7 +90,7 @@ class FakeApi:
         found = self._objects[resource.kind].values()
         items = [it for it in found if not of_node or it["spec"]["nodeName"] == node][first:]
         rest = f"{version}/{first + limit}" if limit and len(items) > limit else ""
-        return Page(items[: limit or None], str(version), rest)
+        return ListPage(items[: limit or None], str(version), rest)
 
     async def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, Body]]:
         self.asked.append(f"watch {resource.plural} {version}")

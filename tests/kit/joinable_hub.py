@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from common.messages import Goodbye, Kind
-from common.net.enrolment import Issued, Join, JoinToken, Refused, Renew, parse_token
+from common.net.enrolment import Issued, Join, JoinRefused, JoinToken, Renew, parse_token
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority
 from tests.kit.enrolling import NodeKey, ask, trusting
@@ -41,19 +41,19 @@ class JoinableHub:
         stranger.greet(hello(role, "n1"))
         return stranger
 
-    def join(self, token: JoinToken, node: str, key: NodeKey | None = None) -> NodeKey | Refused:
+    def join(self, token: JoinToken, node: str, key: NodeKey | None = None) -> NodeKey | JoinRefused:
         key = key or NodeKey()
         with self.dial() as stranger:
             answer = ask(stranger, Join(token.id, token.secret, node, key.request), Kind.JOIN)
         if isinstance(answer, Issued):
             key.issued = answer
             return key
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, JoinRefused)
         return answer
 
-    def refusal(self, token: JoinToken, node: str) -> Refused:
+    def refusal(self, token: JoinToken, node: str) -> JoinRefused:
         found = self.join(token, node)
-        assert isinstance(found, Refused)
+        assert isinstance(found, JoinRefused)
         return found
 
     def joined(self, node: str, *flags: str) -> NodeKey:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import yaml
 
 from cloud.records.objects import place_of, records_in, value_of
-from cloud.records.records import Adopt, Body, Change, Key, Kind, Now, read_all
+from cloud.records.records import Adopt, Body, Change, Key, Now, RecordKind, read_all
 from common.store.database_writer import WriteFailed
 
 CRDS = Path(__file__).parents[2] / "deploy/cloud/base/crds.yaml"
@@ -43,7 +43,7 @@ def _check(value: Any, schema: dict[str, Any], where: str) -> None:
             _check(inner, schema["items"], f"{where}[]")
 
 
-def as_read_back(change: Change) -> tuple[Kind, Key, Body]:
+def as_read_back(change: Change) -> tuple[RecordKind, Key, Body]:
     """A record as it is read back from its object. An API server drops a custom resource's fields that are null."""
     place = place_of(change.kind, change.key)
     made = copy.deepcopy(place.frame)
@@ -72,16 +72,16 @@ class MemoryRecords:
     """
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[Kind, Key], str] = {}
+        self.kept: dict[tuple[RecordKind, Key], str] = {}
         self.room: int | None = None
         self.held: list[tuple[asyncio.Future[None], list[Change]]] | None = None
-        self._waiting: dict[tuple[Kind, Key], Change] = {}
+        self._waiting: dict[tuple[RecordKind, Key], Change] = {}
 
     @property
     def trouble(self) -> str:
         return "full" if self._waiting else ""
 
-    def take(self, kind: Kind, read: Callable[[Key, Body], T]) -> list[T]:
+    def take(self, kind: RecordKind, read: Callable[[Key, Body], T]) -> list[T]:
         """All records that the disk has: what waits is lost."""
         self._waiting.clear()
         found = ((key, json.loads(body)) for (of, key), body in self.kept.items() if of is kind)
@@ -102,7 +102,7 @@ class MemoryRecords:
         for done, changes in held:
             self._end(done, changes)
 
-    def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
+    def watch(self, kind: RecordKind, now: Now, adopt: Adopt | None = None) -> None:
         """Nobody else changes them."""
 
     def put(self, change: Change) -> None:

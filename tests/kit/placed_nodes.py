@@ -14,7 +14,7 @@ from cloud.calls.node_calls import NodeCalls
 from cloud.claims.book import Book
 from cloud.claims.claim import Attempt, Claim
 from cloud.claims.claims import Claims
-from cloud.claims.election import ElectionRules, Seat
+from cloud.claims.election import ElectionRules, ServingCandidate
 from cloud.claims.rules import VOLUME, Thing
 from cloud.nodes.fleet import Fleet, Fleets
 from cloud.nodes.offers import Offers
@@ -23,7 +23,7 @@ from cloud.nodes.visit import Visit
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import MOST_OPEN, Mode
 from cloud.placement.placement import Placement
-from cloud.records.records import Kind
+from cloud.records.records import RecordKind
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Source
 from cloud.trust.admission import Admitted, Role
@@ -44,8 +44,8 @@ from common.errors import (
     driver_missing,
     node_offline,
 )
-from common.messages import Kind as StreamKind
 from common.messages import Open, Priority
+from common.messages import RecordKind as StreamKind
 from common.objects.objects import Ref, Stamp
 from common.objects.topology import NODE_SEGMENT
 from common.observe.metrics import Metrics
@@ -265,7 +265,7 @@ class Disk:
 
     def has(self, thing: str) -> bool:
         """Whether a thing of this id is on the disk."""
-        claims = records_in(self._directory, Kind.CLAIM).values()
+        claims = records_in(self._directory, RecordKind.CLAIM).values()
         return any(each["id"] == thing for body in claims for each in body.get("ids", ()))
 
     def _change(self, sql: str) -> None:
@@ -392,10 +392,10 @@ class Placed:
     def why_refused(self, driver: str, name: str) -> str:
         return self.refused.get(name, "")
 
-    def seat(self, name: str, _driver: str) -> Seat:
+    def seat(self, name: str, _driver: str) -> ServingCandidate:
         if name in self.away:
-            return Seat("is away", self.left(name)[0])  # type: ignore[index]  # it is away
-        return Seat(self.unfit.get(name, ""))
+            return ServingCandidate("is away", self.left(name)[0])  # type: ignore[index]  # it is away
+        return ServingCandidate(self.unfit.get(name, ""))
 
     def lease_s(self, _name: str) -> int:
         return LEASE_S

@@ -6,7 +6,7 @@ from typing import Any
 from common.errors import CallTimeout, TunnelClosed
 from common.messages import Hello, Open
 from common.session.limits import Limits
-from common.session.session import Session, State
+from common.session.session import Session, SessionState
 from common.status import Status
 from tests.kit.events import (
     Cancelled,
@@ -61,7 +61,7 @@ class RecordedSession(Session):
     # ---- the application
 
     def on_hello(self) -> None:
-        kind = HelloReceived if self.state is State.DECIDING else Welcomed
+        kind = HelloReceived if self.state is SessionState.DECIDING else Welcomed
         self._note(kind(self.peer))
 
     def on_open(self, frame: Open, deadline: float | None) -> "_Recorder":

@@ -13,7 +13,7 @@ from cloud.claims.claim import Mark
 from cloud.claims.claims import Claims
 from cloud.claims.election import Elected
 from cloud.claims.rules import GROUP, VOLUME, Thing
-from cloud.records.records import Body, Change, Key, Kind, Records
+from cloud.records.records import Body, Change, Key, RecordKind, Records
 from common.errors import SettingsError
 from tests.kit.placed_nodes import claimed
 
@@ -27,7 +27,7 @@ def claim(since: float) -> Body:
     return {"state": "open", "node": "n1", "since": since, "lease_s": 0, "machine": "", "ids": ids}
 
 
-def found(records: Records, kind: Kind = Kind.CLAIM) -> dict[Key, Body]:
+def found(records: Records, kind: RecordKind = RecordKind.CLAIM) -> dict[Key, Body]:
     return dict(records.take(kind, lambda key, body: (key, body)))
 
 
@@ -36,12 +36,14 @@ class RecordsSuite:
 
     async def test_what_was_written_is_there_for_the_next_hub_and_only_the_first_reader(self, reopen: Reopen) -> None:
         records = await reopen()
-        await records.write([Change(Kind.CLAIM, KEY, claim(0.25)), Change(Kind.CLAIM, ("d", "b"), claim(2.0**31))])
-        await records.write([Change(Kind.ELECTION, ("d",), {"node": "n1", "epoch": 3})])
+        await records.write(
+            [Change(RecordKind.CLAIM, KEY, claim(0.25)), Change(RecordKind.CLAIM, ("d", "b"), claim(2.0**31))]
+        )
+        await records.write([Change(RecordKind.ELECTION, ("d",), {"node": "n1", "epoch": 3})])
         records = await reopen()
         assert found(records) == {KEY: claim(0.25), ("d", "b"): claim(2.0**31)}
         assert found(records) == {}
-        assert found(records, Kind.ELECTION) == {("d",): {"node": "n1", "epoch": 3}}
+        assert found(records, RecordKind.ELECTION) == {("d",): {"node": "n1", "epoch": 3}}
 
     async def test_the_claims_and_elections_of_a_hub_come_back_as_they_were(self, reopen: Reopen) -> None:
         claims = Claims(await reopen(), now=lambda: 100.0)
@@ -64,15 +66,15 @@ class RecordsSuite:
 
     async def test_a_dropped_record_is_gone_and_dropping_it_twice_is_no_error(self, reopen: Reopen) -> None:
         records = await reopen()
-        await records.write([Change(Kind.CLAIM, KEY, claim(1))])
-        await records.write([Change(Kind.CLAIM, KEY, None)])
-        await records.write([Change(Kind.CLAIM, KEY, None)])
+        await records.write([Change(RecordKind.CLAIM, KEY, claim(1))])
+        await records.write([Change(RecordKind.CLAIM, KEY, None)])
+        await records.write([Change(RecordKind.CLAIM, KEY, None)])
         assert found(await reopen()) == {}
 
     async def test_the_last_of_many_changes_of_one_record_is_the_truth(self, reopen: Reopen) -> None:
         records = await reopen()
         for number in range(20):
-            change = Change(Kind.CLAIM, KEY, claim(number))
+            change = Change(RecordKind.CLAIM, KEY, claim(number))
             last = records.write([change]) if number % 3 else records.put(change)
         assert last is not None
         await last
@@ -80,18 +82,18 @@ class RecordsSuite:
 
     async def test_a_put_is_there_after_a_stop(self, reopen: Reopen) -> None:
         records = await reopen()
-        records.put(Change(Kind.CLAIM, KEY, claim(1)))
-        records.put(Change(Kind.CLAIM, KEY, claim(2)))
+        records.put(Change(RecordKind.CLAIM, KEY, claim(1)))
+        records.put(Change(RecordKind.CLAIM, KEY, claim(2)))
         assert found(await reopen()) == {KEY: claim(2)}
 
     async def test_the_write_of_a_caller_that_left_goes_on(self, reopen: Reopen) -> None:
         records = await reopen()
-        records.write([Change(Kind.CLAIM, KEY, claim(1))]).cancel()
+        records.write([Change(RecordKind.CLAIM, KEY, claim(1))]).cancel()
         assert found(await reopen()) == {KEY: claim(1)}
 
     async def test_a_record_that_its_owner_cannot_read_stops_the_hub_and_says_what_to_do(self, reopen: Reopen) -> None:
         records = await reopen()
-        await records.write([Change(Kind.CLAIM, KEY, claim(1))])
+        await records.write([Change(RecordKind.CLAIM, KEY, claim(1))])
         records = await reopen()
         with pytest.raises(SettingsError, match="put back a copy"):
-            records.take(Kind.CLAIM, lambda _key, body: body["colour"])
+            records.take(RecordKind.CLAIM, lambda _key, body: body["colour"])

@@ -10,8 +10,8 @@ import pytest
 
 from cloud.kube.client import KubeError, connect, find
 from cloud.records.kubernetes import KubernetesRecords
-from cloud.records.objects import RESOURCES, Place, place_of
-from cloud.records.records import Change, Kind
+from cloud.records.objects import RESOURCES, RecordPlace, place_of
+from cloud.records.records import Change, RecordKind
 from common.store.database_writer import WriteFailed
 from tests.kit.records_suite import KEY, RecordsSuite, claim, found
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.kit.peers.control_plane import ControlPlane
     from tests.kit.records_suite import Reopen
 
-A, B, C = (Change(Kind.CLAIM, ("d", name), claim(1.0)) for name in "abc")
+A, B, C = (Change(RecordKind.CLAIM, ("d", name), claim(1.0)) for name in "abc")
 PLACE = place_of(*A[:2])
 
 
@@ -110,11 +110,11 @@ class TestKubernetes(RecordsSuite):
 async def test_after_a_change_that_fails_the_rest_of_the_write_is_not_sent(
     hub: Hub, kube: Kube, namespace: str
 ) -> None:
-    bad = Change(Kind.CLAIM, B.key, {"state": "no state"})
+    bad = Change(RecordKind.CLAIM, B.key, {"state": "no state"})
     with pytest.raises(WriteFailed, match=r"the records in the cluster cannot be written: .*spec\.state"):
         await hub.records.write([A, bad, C])
     assert "spec.state" in hub.records.trouble
-    await hub.records.write([Change(Kind.CLAIM, ("d", "d"), claim(2.0))])
+    await hub.records.write([Change(RecordKind.CLAIM, ("d", "d"), claim(2.0))])
     assert hub.records.trouble == ""
     await hub.records.close()
     after = Hub(kube, namespace)
@@ -153,10 +153,10 @@ async def test_a_hub_that_leads_no_more_changes_nothing_that_another_one_has_wri
 
 async def test_what_somebody_else_changes_or_deletes_is_written_again_as_its_owner_has_it(hub: Hub, kube: Kube) -> None:
     kept = {A.key: A}
-    hub.records.watch(Kind.CLAIM, lambda key: kept.get(key, Change(Kind.CLAIM, key, None)))
+    hub.records.watch(RecordKind.CLAIM, lambda key: kept.get(key, Change(RecordKind.CLAIM, key, None)))
     await hub.records.write([A, B])
 
-    async def node(place: Place = PLACE) -> str:
+    async def node(place: RecordPlace = PLACE) -> str:
         found = await find(kube, place.resource, place.name)
         return found["spec"]["node"] if found is not None else ""
 
@@ -184,15 +184,17 @@ async def test_an_object_that_is_no_record_stops_the_hub_at_its_start(kube: Kube
 async def test_a_key_of_any_text_has_an_object(hub: Hub) -> None:
     keys = [KEY, ("d", ""), ("d", "x" * 900), ("d", "\u0001")]
     for key in keys:
-        await hub.records.write([Change(Kind.CLAIM, key, claim(1.0))])
+        await hub.records.write([Change(RecordKind.CLAIM, key, claim(1.0))])
 
 
 async def test_the_records_of_a_node_stand_in_one_object_which_goes_with_the_last_of_them(
     hub: Hub, kube: Kube, namespace: str
 ) -> None:
-    fence = Change(Kind.FENCE, ("n1",), {"mark": "m", "at": 1.0, "why": "burnt", "in_use": ["v"]})
-    node = Change(Kind.NODE, ("n1",), {"connected": True, "drivers": [{"driver": "d", "node": "n1", "answers": {}}]})
-    place = place_of(Kind.NODE, ("n1",))
+    fence = Change(RecordKind.FENCE, ("n1",), {"mark": "m", "at": 1.0, "why": "burnt", "in_use": ["v"]})
+    node = Change(
+        RecordKind.NODE, ("n1",), {"connected": True, "drivers": [{"driver": "d", "node": "n1", "answers": {}}]}
+    )
+    place = place_of(RecordKind.NODE, ("n1",))
     await asyncio.gather(hub.records.write([fence, node]), hub.records.write([node]))
     body = await kube.get(place.resource, place.name)
     assert body["spec"] == {
@@ -212,11 +214,11 @@ async def test_the_records_of_a_node_stand_in_one_object_which_goes_with_the_las
 async def test_a_node_whose_object_somebody_deletes_during_a_write_has_all_its_records_again(
     hub: Hub, kube: Kube
 ) -> None:
-    node = Change(Kind.NODE, ("n1",), {"connected": True, "drivers": [{"driver": "d", "answers": {}}]})
-    fence = Change(Kind.FENCE, ("n1",), {"mark": "m", "at": 1.0, "why": "burnt"})
-    hub.records.watch(Kind.NODE, lambda _key: node)
+    node = Change(RecordKind.NODE, ("n1",), {"connected": True, "drivers": [{"driver": "d", "answers": {}}]})
+    fence = Change(RecordKind.FENCE, ("n1",), {"mark": "m", "at": 1.0, "why": "burnt"})
+    hub.records.watch(RecordKind.NODE, lambda _key: node)
     await hub.records.write([node])
-    place = place_of(Kind.NODE, ("n1",))
+    place = place_of(RecordKind.NODE, ("n1",))
     await watch_ends(hub)  # the write is faster
     await kube.delete(place.resource, place.name, uid=(await kube.get(place.resource, place.name))["metadata"]["uid"])
     await hub.records.write([fence])
@@ -231,14 +233,16 @@ async def test_a_node_whose_object_somebody_deletes_during_a_write_has_all_its_r
 async def test_a_standby_takes_over_with_the_last_changes_of_the_hub_before_it_and_misses_no_late_one(
     hub: Hub, kube: Kube, namespace: str
 ) -> None:
-    denial = Change(Kind.DENIAL, ("node", "n1"), {"at": 1.0, "why": "stolen"})
+    denial = Change(RecordKind.DENIAL, ("node", "n1"), {"at": 1.0, "why": "stolen"})
     for turn in range(5):
         await hub.records.write([A, B, denial])
         standby = Hub(kube, namespace, lags=True)
         for each in standby.records._copies.values():
             await each._complete.wait()
         for number in range(20):
-            last = hub.records.write([A._replace(body=claim(number)), Change(Kind.CLAIM, ("d", f"{turn}"), claim(1))])
+            last = hub.records.write(
+                [A._replace(body=claim(number)), Change(RecordKind.CLAIM, ("d", f"{turn}"), claim(1))]
+            )
         await hub.records.write([B._replace(body=None), denial._replace(body=None)])
         await last
         await standby.lead()
@@ -246,11 +250,13 @@ async def test_a_standby_takes_over_with_the_last_changes_of_the_hub_before_it_a
             A.key: claim(19),
             **{("d", f"{number}"): claim(1) for number in range(turn + 1)},
         }
-        assert found(standby.records, Kind.DENIAL) == {}
+        assert found(standby.records, RecordKind.DENIAL) == {}
         await standby.records.close()
     standby, late = Hub(kube, namespace), []
     await standby.lead()
-    standby.records.watch(Kind.CLAIM, lambda key: Change(Kind.CLAIM, key, None), lambda *it: late.append(it) is None)
+    standby.records.watch(
+        RecordKind.CLAIM, lambda key: Change(RecordKind.CLAIM, key, None), lambda *it: late.append(it) is None
+    )
     await hub.records.write([C])
 
     async def taken() -> str:

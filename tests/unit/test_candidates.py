@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud.claims.election import Seat
+from cloud.claims.election import ServingCandidate
 from common.csi.reports import DriverReport
 from common.session.link import Link
 from tests.kit.waiting import settle
@@ -32,13 +32,13 @@ async def came(world: Known, *, lease_s: int = 60) -> tuple[Link, Link]:
     return links
 
 
-def seat(world: Known) -> Seat:
+def seat(world: Known) -> ServingCandidate:
     return world.nodes.seat("n1", DRIVER)
 
 
 async def test_a_connected_node_that_reports_the_driver_can_serve_it(world: Known) -> None:
     await came(world)
-    assert seat(world) == Seat()
+    assert seat(world) == ServingCandidate()
     assert world.nodes.lease_s("n1") == 60
     assert world.nodes.left("n1") is None
 
@@ -78,7 +78,7 @@ async def test_after_a_restart_of_the_hub_a_node_counts_as_away_from_there(world
 async def test_a_node_that_drains_cannot_serve(world: Known) -> None:
     at_hub, _ = await came(world)
     at_hub.draining = True
-    assert seat(world) == Seat("drains")
+    assert seat(world) == ServingCandidate("drains")
 
 
 async def test_a_node_whose_drain_is_over_has_shut_down_and_is_not_only_away(world: Known) -> None:
@@ -86,7 +86,7 @@ async def test_a_node_whose_drain_is_over_has_shut_down_and_is_not_only_away(wor
     at_agent.drain("the edge agent is shutting down")  # without a call under way it ends at once
     await settle()
     world.nodes.disconnect("n1", at_hub)
-    assert seat(world) == Seat("has shut down")
+    assert seat(world) == ServingCandidate("has shut down")
     link = await world.come(hello(boot=2))
     world.nodes.disconnect("n1", link)
     assert seat(world).unfit == "is away"
@@ -99,15 +99,15 @@ async def test_a_node_whose_driver_is_away_cannot_serve_and_can_when_that_is_bac
     assert len(seat(world).unfit) < 200
     assert seat(world).away_since is None
     await world.nodes.report("n1", [report()])
-    assert seat(world) == Seat()
+    assert seat(world) == ServingCandidate()
 
 
 async def test_a_node_that_reports_the_driver_no_more_cannot_serve(world: Known) -> None:
     await came(world)
     await world.nodes.report("n1", [DriverReport("other.example", "n1", report().answers)])
-    assert seat(world) == Seat("reports the driver no more")
+    assert seat(world) == ServingCandidate("reports the driver no more")
     await world.nodes.report("n1", [])
-    assert seat(world) == Seat("reports the driver no more")
+    assert seat(world) == ServingCandidate("reports the driver no more")
 
 
 async def test_a_node_that_has_just_come_back_is_away_until_it_reports_the_driver(world: Known) -> None:
@@ -124,5 +124,5 @@ async def test_a_node_that_nobody_knows_any_more_has_left_when_the_hub_began(wor
     at_hub, _ = await came(world)
     world.nodes.disconnect("n1", at_hub)
     world.nodes.forget("n1")
-    assert seat(world) == Seat("is not known any more")
+    assert seat(world) == ServingCandidate("is not known any more")
     assert world.nodes.left("n1") is not None

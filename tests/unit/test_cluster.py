@@ -11,7 +11,7 @@ import pytest
 
 from cloud.kinds.nodes import NodeState
 from cloud.kinds.tokens import TokenRequest
-from cloud.kube.client import KubeError, Page, Resource
+from cloud.kube.client import KubeError, ListPage, Resource
 from cloud.sources.cluster.cluster import WATCHED, Cluster
 from common.objects.objects import Ref
 from tests.kit.fake_api import FakeApi
@@ -180,9 +180,9 @@ async def test_a_list_with_something_that_names_no_object_does_not_count_and_end
     async with following(api) as cluster:
         good, whole = cluster.body(POD), api.list
 
-        async def garbled(resource: Resource, *, limit: int, more: str = "") -> Page:
+        async def garbled(resource: Resource, *, limit: int, more: str = "") -> ListPage:
             page = await whole(resource, limit=limit, more=more)
-            return Page([item], page.version, page.more) if resource.kind == "Pod" else page
+            return ListPage([item], page.version, page.more) if resource.kind == "Pod" else page
 
         monkeypatch.setattr(api, "list", garbled)
         api.failures["watch"] = [KubeError("watch", 410, "Expired", "too old")] * len(WATCHED)

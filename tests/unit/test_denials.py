@@ -9,7 +9,7 @@ import pytest
 from cloud.trust.audit import Event
 from cloud.trust.denials import Denials
 from cloud.trust.tokens import Tokens
-from cloud.trust.trust_store import Certificate, State, TrustStore
+from cloud.trust.trust_store import Certificate, CertificateState, TrustStore
 from common.errors import CallError
 from common.operator_orders import Allow, CreateToken, Deny
 from common.store.database_writer import WriteFailed
@@ -73,7 +73,9 @@ async def test_a_denied_node_is_denied_with_every_certificate_also_after_a_resta
 
 async def test_a_node_that_is_allowed_again_comes_back_with_no_certificate_of_before(hub: DenyingHub) -> None:
     for number, node in enumerate(("n1", "n2")):
-        current = Certificate(node, 1, f"key{number}", f"1{number}", NOW, NOW + 60.0, State.CURRENT, pem="pem")
+        current = Certificate(
+            node, 1, f"key{number}", f"1{number}", NOW, NOW + 60.0, CertificateState.CURRENT, pem="pem"
+        )
         hub.store.put_certificates(node, {1: current})
     await hub.deny("n1")
     assert await hub.allow("n1") == (
@@ -82,7 +84,11 @@ async def test_a_node_that_is_allowed_again_comes_back_with_no_certificate_of_be
     )
     for _ in range(2):
         known = hub.store.certificates
-        assert (known["n1"][1].state, known["n1"][1].pem, known["n2"][1].state) == (State.VOID, "", State.CURRENT)
+        assert (known["n1"][1].state, known["n1"][1].pem, known["n2"][1].state) == (
+            CertificateState.VOID,
+            "",
+            CertificateState.CURRENT,
+        )
         hub.start()
 
 
@@ -165,7 +171,7 @@ async def test_with_a_full_disk_a_denial_counts_at_once_and_is_written_when_ther
 
 
 async def test_a_denial_outlives_an_allow_that_fails_or_that_another_deny_overtakes(hub: DenyingHub) -> None:
-    current = Certificate("n1", 1, "key", "1", NOW, NOW + 60.0, State.CURRENT, pem="pem")
+    current = Certificate("n1", 1, "key", "1", NOW, NOW + 60.0, CertificateState.CURRENT, pem="pem")
     hub.store.put_certificates("n1", {1: current})
     await hub.deny("n1")
     hub.records.held = []

@@ -19,7 +19,7 @@ from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.node_records import read_node
 from cloud.nodes.unique_segments import UniqueKeys, UniqueSegments
 from cloud.placement.decisions import Ask, Send
-from cloud.records.records import Kind, Records
+from cloud.records.records import RecordKind, Records
 from cloud.records.sqlite import SqliteRecords
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
@@ -206,7 +206,7 @@ async def test_a_node_that_does_not_come_back_after_its_hub_was_killed_is_writte
     restarted = Known(world.directory)
     await settle()
     await restarted.close()
-    (stored,) = SqliteRecords(world.directory).take(Kind.NODE, read_node)
+    (stored,) = SqliteRecords(world.directory).take(RecordKind.NODE, read_node)
     assert (stored.connected, stored.since) == (False, restarted.since)
 
 
@@ -520,7 +520,7 @@ class Kept(Known):
 
     def written(self) -> list[str]:
         """The drivers of n1 that another hub would find."""
-        return [it.driver for node in self.memory.take(Kind.NODE, read_node) for it in node.reports]
+        return [it.driver for node in self.memory.take(RecordKind.NODE, read_node) for it in node.reports]
 
     async def end_writes(self, *, full: bool = False) -> None:
         """End the writes of drivers' first reports, on a disk that is full or has room."""
@@ -548,7 +548,7 @@ async def test_a_driver_counts_once_its_first_report_is_written_and_its_later_re
     with pytest.raises(CallError, match="has no driver"):
         kept.ask()
     ((_, changes),) = kept.memory.held or ()
-    assert [change.kind for change in changes] == [Kind.SEGMENTS, Kind.NODE]
+    assert [change.kind for change in changes] == [RecordKind.SEGMENTS, RecordKind.NODE]
     await kept.end_writes()
     assert (kept.counted(), kept.written(), kept.changes, first.done()) == ([DRIVER], [DRIVER], [DRIVER], True)
     await kept.nodes.report("n1", [report(version=b"2")])
@@ -615,7 +615,7 @@ async def test_a_node_that_is_forgotten_before_its_report_is_written_again_leave
     kept.memory.retry()
     await settle()
     kept.memory.end_writes()
-    assert Kind.NODE not in {kind for kind, _ in kept.memory.kept}
+    assert RecordKind.NODE not in {kind for kind, _ in kept.memory.kept}
 
 
 # -------------------- forgetting --------------------

@@ -8,7 +8,7 @@ from cloud.claims.election import (
     Elected,
     ElectionRules,
     NodeSet,
-    Seat,
+    ServingCandidate,
     choose,
     node_set,
     others,
@@ -16,7 +16,7 @@ from cloud.claims.election import (
     why_nobody,
 )
 
-FIT = Seat()
+FIT = ServingCandidate()
 N1 = Elected("n1", 4, 1_000.0, "first election")
 USUAL = ElectionRules()
 
@@ -27,18 +27,18 @@ def chosen(
     rules: ElectionRules = USUAL,
     now: float = 100.0,
     served: float | None = None,
-    **seats: Seat,
+    **seats: ServingCandidate,
 ) -> tuple[str, str] | None:
     usual = 0.0 if present is None else now
     return choose(present, seats, rules, served=usual if served is None else served, now=now)
 
 
 def test_the_first_election_takes_the_first_node_that_can_serve() -> None:
-    assert chosen(None, n1=Seat("drains"), n2=FIT, n3=FIT) == ("n2", "first election")
+    assert chosen(None, n1=ServingCandidate("drains"), n2=FIT, n3=FIT) == ("n2", "first election")
 
 
 def test_without_a_node_that_can_serve_nobody_is_elected() -> None:
-    assert chosen(None, n1=Seat("is away", 0.0), n2=Seat("drains")) is None
+    assert chosen(None, n1=ServingCandidate("is away", 0.0), n2=ServingCandidate("drains")) is None
     assert chosen(None) is None
 
 
@@ -47,12 +47,15 @@ def test_the_elected_node_stays_while_it_serves_also_when_a_preferred_one_is_bac
 
 
 def test_a_node_that_is_away_stays_elected_until_the_takeover() -> None:
-    assert chosen(N1, n1=Seat("is away", 90.0), n2=FIT, now=104.9) is None
-    assert chosen(N1, n1=Seat("is away", 90.0), n2=FIT, now=105.0) == ("n2", "edge node n1 was away for 15 s")
+    assert chosen(N1, n1=ServingCandidate("is away", 90.0), n2=FIT, now=104.9) is None
+    assert chosen(N1, n1=ServingCandidate("is away", 90.0), n2=FIT, now=105.0) == (
+        "n2",
+        "edge node n1 was away for 15 s",
+    )
 
 
 def test_a_node_that_comes_and_goes_and_serves_never_is_replaced_as_if_it_were_away() -> None:
-    back = Seat("has not reported the driver since it connected", 99.0)
+    back = ServingCandidate("has not reported the driver since it connected", 99.0)
     assert chosen(N1, n1=back, n2=FIT, served=86.0, now=100.0) is None
     assert chosen(N1, n1=back, n2=FIT, served=85.0, now=100.0) == ("n2", "edge node n1 was away for 15 s")
 
@@ -64,24 +67,28 @@ STORAGE = {"node-restriction.kubernetes.io/storage": "nfs"}
 @pytest.mark.parametrize(
     ("seats", "rules", "why"),
     [
-        ({"n1": Seat("drains"), "n2": FIT}, USUAL, "drains"),
-        ({"n1": Seat("has lost the driver's socket"), "n2": FIT}, USUAL, "has lost the driver's socket"),
+        ({"n1": ServingCandidate("drains"), "n2": FIT}, USUAL, "drains"),
+        ({"n1": ServingCandidate("has lost the driver's socket"), "n2": FIT}, USUAL, "has lost the driver's socket"),
         ({"n2": FIT}, USUAL, "is not known any more"),
         ({"n1": FIT, "n2": FIT}, ElectionRules(candidates=("n2",)), "is not among --candidates"),
-        ({"n1": Seat("is away", 100.0), "n2": FIT}, ElectionRules(candidates=("n2",)), "is not among --candidates"),
-        ({"n1": FIT, "n2": Seat(labels=STORAGE)}, BY_LABEL, "is not among --candidates"),
+        (
+            {"n1": ServingCandidate("is away", 100.0), "n2": FIT},
+            ElectionRules(candidates=("n2",)),
+            "is not among --candidates",
+        ),
+        ({"n1": FIT, "n2": ServingCandidate(labels=STORAGE)}, BY_LABEL, "is not among --candidates"),
     ],
     ids=["it stops", "its driver is gone", "forgotten", "no candidate", "away and no candidate", "its label is gone"],
 )
 def test_another_node_takes_over_at_once_from_one_that_will_not_serve_again(
-    seats: dict[str, Seat], rules: ElectionRules, why: str
+    seats: dict[str, ServingCandidate], rules: ElectionRules, why: str
 ) -> None:
     assert chosen(N1, rules=rules, **seats) == ("n2", f"edge node n1 {why}")
 
 
 def test_it_stays_elected_if_no_other_node_can_serve() -> None:
-    assert chosen(N1, n1=Seat("is away", 0.0), n2=Seat("drains"), now=9_999.0) is None
-    assert chosen(N1, n1=Seat("drains")) is None
+    assert chosen(N1, n1=ServingCandidate("is away", 0.0), n2=ServingCandidate("drains"), now=9_999.0) is None
+    assert chosen(N1, n1=ServingCandidate("drains")) is None
 
 
 @pytest.mark.parametrize(
@@ -96,9 +103,9 @@ def test_it_stays_elected_if_no_other_node_can_serve() -> None:
 def test_candidates_are_names_globs_and_nodes_with_a_label(candidates: tuple[str, ...], admitted: list[str]) -> None:
     seats = {
         "a": FIT,
-        "b": Seat(labels={"node-restriction.kubernetes.io/storage": "local"}),
-        "gw-2": Seat(labels={"other": "nfs"}),
-        "n9": Seat(labels=STORAGE),
+        "b": ServingCandidate(labels={"node-restriction.kubernetes.io/storage": "local"}),
+        "gw-2": ServingCandidate(labels={"other": "nfs"}),
+        "n9": ServingCandidate(labels=STORAGE),
     }
     rules = ElectionRules(candidates=candidates)
     assert [node for node, seat in seats.items() if rules.admits(node, seat)] == admitted
@@ -107,10 +114,10 @@ def test_candidates_are_names_globs_and_nodes_with_a_label(candidates: tuple[str
 
 def test_before_the_hub_has_read_the_labels_nothing_changes() -> None:
     rules = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage", "n2"))
-    unread = Seat(labels=None)
+    unread = ServingCandidate(labels=None)
     assert rules.admits("n1", unread)
     assert chosen(N1, n1=unread, n2=unread, rules=rules) is None
-    assert chosen(N1, n1=Seat("is away", 0.0, None), n2=unread, now=9_999.0, rules=rules) is None
+    assert chosen(N1, n1=ServingCandidate("is away", 0.0, None), n2=unread, now=9_999.0, rules=rules) is None
     assert chosen(None, n1=unread, n2=unread, now=9_999.0, rules=rules) is None
     assert why_nobody({"n1": unread}, rules) == "edge node n1 has labels that the hub has not read from the cluster yet"
     assert rules.unmatched({"n1": unread}) == []
@@ -120,14 +127,14 @@ def test_before_the_hub_has_read_the_labels_nothing_changes() -> None:
 
 def test_patterns_that_fit_no_node_are_told() -> None:
     rules = ElectionRules(candidates=("n*", "label:zone=b"), prefer=("n7", "label:zone=a"))
-    assert rules.unmatched({"n1": Seat(labels={"zone": "a"})}) == ["label:zone=b", "n7"]
+    assert rules.unmatched({"n1": ServingCandidate(labels={"zone": "a"})}) == ["label:zone=b", "n7"]
 
 
 def test_the_others_are_those_that_could_take_over_or_why_none_could() -> None:
     rules = ElectionRules(candidates=("n1", "n2", "n3"))
-    seats = {"n1": FIT, "n2": Seat("drains"), "n3": FIT, "x": FIT}
+    seats = {"n1": FIT, "n2": ServingCandidate("drains"), "n3": FIT, "x": FIT}
     assert others("n1", seats, rules) == (["n3"], {})
-    assert others("n3", {**seats, "n1": Seat("is away", 0.0)}, rules) == (
+    assert others("n3", {**seats, "n1": ServingCandidate("is away", 0.0)}, rules) == (
         [],
         {"n1": "is away", "n2": "drains", "x": "is not among --candidates"},
     )
@@ -137,8 +144,11 @@ def test_the_first_pattern_of_the_preferred_ones_decides_then_the_name() -> None
     rules = ElectionRules(prefer=("n3", "n2*"))
     assert chosen(None, n1=FIT, n2=FIT, n3=FIT, rules=rules) == ("n3", "first election")
     by_label = ElectionRules(prefer=("label:zone=b",))
-    assert chosen(None, n1=FIT, n2=Seat(labels={"zone": "b"}), rules=by_label) == ("n2", "first election")
-    assert chosen(N1, n0=FIT, n1=Seat("drains"), n2=FIT, n21=FIT, rules=rules) == ("n2", "edge node n1 drains")
+    assert chosen(None, n1=FIT, n2=ServingCandidate(labels={"zone": "b"}), rules=by_label) == ("n2", "first election")
+    assert chosen(N1, n0=FIT, n1=ServingCandidate("drains"), n2=FIT, n21=FIT, rules=rules) == (
+        "n2",
+        "edge node n1 drains",
+    )
 
 
 def test_the_first_election_waits_for_the_most_preferred_node_as_long_as_a_takeover_does() -> None:
@@ -150,10 +160,12 @@ def test_the_first_election_waits_for_the_most_preferred_node_as_long_as_a_takeo
 
 def test_the_reason_why_nobody_serves_has_each_node_but_not_too_many() -> None:
     assert why_nobody({}, USUAL) == "no edge node runs it"
-    told = why_nobody({"n2": Seat("drains"), "n1": Seat("is away", 0.0)}, USUAL)
+    told = why_nobody({"n2": ServingCandidate("drains"), "n1": ServingCandidate("is away", 0.0)}, USUAL)
     assert told == "edge node n1 is away; edge node n2 drains"
     assert why_nobody({"n1": FIT}, ElectionRules(candidates=("n2",))) == "edge node n1 is not among --candidates"
-    assert why_nobody({f"n{number}": Seat("drains") for number in range(7)}, USUAL).endswith("n4 drains; and more")
+    assert why_nobody({f"n{number}": ServingCandidate("drains") for number in range(7)}, USUAL).endswith(
+        "n4 drains; and more"
+    )
 
 
 def test_a_node_set_is_read_from_its_text_and_has_that_text() -> None:

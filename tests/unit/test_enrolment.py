@@ -10,8 +10,8 @@ from common.net.enrolment import (
     CaCertificates,
     Issued,
     Join,
+    JoinRefused,
     JoinToken,
-    Refused,
     RefusedFor,
     Renew,
     decode,
@@ -30,7 +30,7 @@ GOLDEN = {
     Join("5f", b"s", "n1", b"csr"): "9502a23566c40173a26e31c403637372",
     Renew(b"csr", b"der", b"sig"): "9403c403637372c403646572c403736967",
     Issued(b"c", b"ca", 2, 60, ("wss://h:1",), ()): "9804c40163c4026361023c91a97773733a2f2f683a3190c2",
-    Refused(RefusedFor.BUSY, "later", 5): "9405a462757379a56c6174657205",
+    JoinRefused(RefusedFor.BUSY, "later", 5): "9405a462757379a56c6174657205",
 }
 
 

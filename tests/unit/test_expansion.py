@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from common.status import Code
-from edge.volumes import Claim
-from edge.wanted.expansion import Plan, is_infeasible, plan_expansion
+from edge.volumes import BoundClaim
+from edge.wanted.expansion import ExpansionPlan, is_infeasible, plan_expansion
 
 PENDING, PROGRESS = "NodeResizePending", "NodeResizeInProgress"
 
 
-def claim(have: int = 1, allocated: int | None = None, status: str = "", *, shared: bool = False) -> Claim:
-    return Claim(
+def claim(have: int = 1, allocated: int | None = None, status: str = "", *, shared: bool = False) -> BoundClaim:
+    return BoundClaim(
         namespace="ns",
         name="data",
         uid="c",
@@ -24,11 +24,11 @@ def claim(have: int = 1, allocated: int | None = None, status: str = "", *, shar
     )
 
 
-def expand(size: int, *, is_done: bool = False, legacy: bool = False, claim_knows: bool = False) -> Plan:
-    return Plan(claim=claim(), required_bytes=size, is_done=is_done, legacy=legacy, claim_knows=claim_knows)
+def expand(size: int, *, is_done: bool = False, legacy: bool = False, claim_knows: bool = False) -> ExpansionPlan:
+    return ExpansionPlan(claim=claim(), required_bytes=size, is_done=is_done, legacy=legacy, claim_knows=claim_knows)
 
 
-def done(size: int, *, legacy: bool = False, claim_knows: bool = False) -> Plan:
+def done(size: int, *, legacy: bool = False, claim_knows: bool = False) -> ExpansionPlan:
     return expand(size, is_done=True, legacy=legacy, claim_knows=claim_knows)
 
 
@@ -51,7 +51,7 @@ def done(size: int, *, legacy: bool = False, claim_knows: bool = False) -> Plan:
         (claim(2, 2), 2, 2, None),
     ],
 )
-def test_a_published_volume(given: Claim, volume: int, known: int, plan: Plan | None) -> None:
+def test_a_published_volume(given: BoundClaim, volume: int, known: int, plan: ExpansionPlan | None) -> None:
     assert plan_expansion(given, volume_bytes=volume, known_bytes=known, mounting=False) == plan
 
 
@@ -69,7 +69,9 @@ def test_a_published_volume(given: Claim, volume: int, known: int, plan: Plan | 
         (claim(2, 2, "", shared=True), 2, 2, None),
     ],
 )
-def test_a_volume_that_is_being_published(given: Claim, volume: int, known: int, plan: Plan | None) -> None:
+def test_a_volume_that_is_being_published(
+    given: BoundClaim, volume: int, known: int, plan: ExpansionPlan | None
+) -> None:
     assert plan_expansion(given, volume_bytes=volume, known_bytes=known, mounting=True) == plan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud.records.records import Kind
+from cloud.records.records import RecordKind
 from cloud.trust.audit import Event
 from common.errors import CallError, SettingsError
 from tests.kit.audit import Line
@@ -25,7 +25,7 @@ def problem(world: Guarded) -> str:
 
 def stored(world: Guarded) -> list[str]:
     """The fenced nodes on the disk."""
-    return [key[0] for kind, key in world.records.kept if kind is Kind.FENCE]
+    return [key[0] for kind, key in world.records.kept if kind is RecordKind.FENCE]
 
 
 async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(audit_lines: list[Line], world: Guarded) -> None:
@@ -201,6 +201,6 @@ async def test_with_a_full_disk_the_fence_and_its_end_count_and_are_written_when
 
 
 def test_a_fence_that_cannot_be_read_stops_the_hub(world: Guarded) -> None:
-    world.records.kept[Kind.FENCE, ("n2",)] = '{"mark": "m"}'
+    world.records.kept[RecordKind.FENCE, ("n2",)] = '{"mark": "m"}'
     with pytest.raises(SettingsError, match="is damaged"):
         world.start()

@@ -8,7 +8,7 @@ import pytest
 
 from cloud.trust.audit import Event
 from cloud.trust.generations import MOST_PENDING, MOST_VOID, Generations
-from cloud.trust.trust_store import Certificate, State, TrustStore
+from cloud.trust.trust_store import Certificate, CertificateState, TrustStore
 from common.errors import HandshakeRefused
 from common.net.peer import Peer
 from common.observe.exposition import registry_of
@@ -34,7 +34,7 @@ class GenerationsOfHub:
     async def issue(self, key: str, *, token: str = "") -> Peer:
         number = self.generations.next_of("n1")
         address = f"10.0.0.{number}:7"
-        made = Certificate("n1", number, key, "2a", NOW, 2e9, State.PENDING, token, "pem", address)
+        made = Certificate("n1", number, key, "2a", NOW, 2e9, CertificateState.PENDING, token, "pem", address)
         await self.generations.add(made, uses_token=False)
         return shown(number, key)
 
@@ -47,7 +47,7 @@ class GenerationsOfHub:
             self.come(shown)
         return refused.value
 
-    def states(self) -> dict[int, State]:
+    def states(self) -> dict[int, CertificateState]:
         return {number: it.state for number, it in self.store.certificates["n1"].items()}
 
 
@@ -61,9 +61,9 @@ async def test_the_present_key_counts_until_the_next_one_has_authenticated(hub: 
     hub.come(first)
     second = await hub.issue("k2")
     hub.come(first)
-    assert hub.states() == {1: State.CURRENT, 2: State.PENDING}
+    assert hub.states() == {1: CertificateState.CURRENT, 2: CertificateState.PENDING}
     hub.come(second)
-    assert hub.states() == {1: State.VOID, 2: State.CURRENT}
+    assert hub.states() == {1: CertificateState.VOID, 2: CertificateState.CURRENT}
 
 
 async def test_a_node_may_skip_a_certificate_whose_answer_was_lost(hub: GenerationsOfHub) -> None:
@@ -71,14 +71,14 @@ async def test_a_node_may_skip_a_certificate_whose_answer_was_lost(hub: Generati
     await hub.issue("k2")
     third = await hub.issue("k3")
     hub.come(third)
-    assert hub.states() == {1: State.VOID, 2: State.VOID, 3: State.CURRENT}
+    assert hub.states() == {1: CertificateState.VOID, 2: CertificateState.VOID, 3: CertificateState.CURRENT}
 
 
 async def test_a_generation_above_all_known_ones_becomes_the_current_one(hub: GenerationsOfHub) -> None:
     """The hub was restored from a backup, and the node has renewed since then."""
     hub.come(await hub.issue("k1"))
     hub.come(shown(7, "k7"))
-    assert hub.states() == {1: State.VOID, 7: State.CURRENT}
+    assert hub.states() == {1: CertificateState.VOID, 7: CertificateState.CURRENT}
     assert hub.generations.next_of("n1") == 8
 
 
@@ -94,7 +94,7 @@ async def test_a_later_certificate_stays_pending_when_an_earlier_one_is_used(hub
     hub.come(await hub.issue("k1"))
     second, third = await hub.issue("k2"), await hub.issue("k3")
     hub.come(second)
-    assert hub.states() == {1: State.VOID, 2: State.CURRENT, 3: State.PENDING}
+    assert hub.states() == {1: CertificateState.VOID, 2: CertificateState.CURRENT, 3: CertificateState.PENDING}
     hub.come(third)
 
 
@@ -177,7 +177,7 @@ async def test_the_last_join_of_a_node_is_known_however_often_it_has_renewed(hub
     for number in range(3 * MOST_VOID):
         hub.come(await hub.issue(f"k{number}", token="5f" if number < 2 else ""))
     assert hub.generations.joined("n1") == " (it joined at 2027-01-15T08:00:00Z from 10.0.0.2:7)"
-    assert len([it for it in hub.states().values() if it is State.VOID]) == MOST_VOID + 1
+    assert len([it for it in hub.states().values() if it is CertificateState.VOID]) == MOST_VOID + 1
 
 
 async def test_generations_of_one_node_do_not_touch_another(hub: GenerationsOfHub) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.kube.http_answer import MOST_BYTES, Answer, AnswerReader
+from cloud.kube.http_answer import MOST_BYTES, AnswerReader, HttpAnswer
 
 WITH_LENGTH = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n{"a": 1}'
 IN_CHUNKS = b'HTTP/1.1 409 Conflict\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n3;of=2\r\n 1}\r\n0\r\n\r\n'
@@ -26,9 +26,9 @@ def test_an_answer_is_the_same_in_whatever_pieces_it_comes(data: bytes, status: 
 
 
 def test_an_answer_that_says_that_the_server_closes_keeps_no_connection() -> None:
-    assert AnswerReader().feed(WITH_LENGTH) == Answer(200, b'{"a": 1}', keeps_connection=True)
+    assert AnswerReader().feed(WITH_LENGTH) == HttpAnswer(200, b'{"a": 1}', keeps_connection=True)
     closing = WITH_LENGTH.replace(b"\r\n\r\n", b"\r\nConnection: Close\r\n\r\n")
-    assert AnswerReader().feed(closing) == Answer(200, b'{"a": 1}', keeps_connection=False)
+    assert AnswerReader().feed(closing) == HttpAnswer(200, b'{"a": 1}', keeps_connection=False)
 
 
 def test_an_interim_answer_comes_before_the_real_one() -> None:
@@ -37,7 +37,7 @@ def test_an_interim_answer_comes_before_the_real_one() -> None:
 
 
 def test_an_answer_without_content_ends_with_its_head() -> None:
-    assert AnswerReader().feed(b"HTTP/1.1 204 No Content\r\n\r\n") == Answer(204, b"", keeps_connection=True)
+    assert AnswerReader().feed(b"HTTP/1.1 204 No Content\r\n\r\n") == HttpAnswer(204, b"", keeps_connection=True)
 
 
 @pytest.mark.parametrize(

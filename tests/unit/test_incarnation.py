@@ -15,7 +15,7 @@ import pytest
 from cloud.claims.claims import Claims
 from cloud.claims.rules import VOLUME, Thing
 from cloud.leadership.incarnation import Incarnation
-from cloud.records.records import Kind
+from cloud.records.records import RecordKind
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Source
 from common.errors import LeadershipLost, SettingsError
@@ -55,11 +55,11 @@ class Hub:
 
 
 async def test_a_mark_that_somebody_edits_or_deletes_is_written_again() -> None:
-    records, owners = MemoryRecords(), dict[Kind, Any]()
+    records, owners = MemoryRecords(), dict[RecordKind, Any]()
     records.watch = lambda kind, now, _adopt=None: owners.update({kind: now})  # type: ignore[method-assign]  # the test is the records
     incarnation = Incarnation(records, now=lambda: NOW)
     await incarnation.count()
-    assert owners[Kind.MARK](("incarnation",)).body["epochs"] == [int(NOW)]
+    assert owners[RecordKind.MARK](("incarnation",)).body["epochs"] == [int(NOW)]
 
 
 @asynccontextmanager

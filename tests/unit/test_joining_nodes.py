@@ -16,7 +16,7 @@ from cloud.trust.join_links import JoinLinks
 from cloud.trust.signer import Signer
 from common.errors import timestamp
 from common.messages import Kind
-from common.net.enrolment import Answer, AskCa, Issued, Join, Refused, Renew, Request, decode, encode, rights_in
+from common.net.enrolment import Answer, AskCa, Issued, Join, JoinRefused, Renew, Request, decode, encode, rights_in
 from common.net.peer import Peer as Address
 from common.net.tls import TlsFiles
 from common.observe.metrics import Metrics
@@ -123,7 +123,7 @@ class EnrollingHub:
     async def refusal(self, request: Request, *, over: NodeKey | None = None) -> str:
         with audited() as lines:
             refused = await self.ask(request, over=over)
-        assert isinstance(refused, Refused), refused
+        assert isinstance(refused, JoinRefused), refused
         assert lines[-1][0] is Event.REFUSAL
         return refused.reason
 
@@ -185,7 +185,7 @@ async def test_a_token_serves_as_many_nodes_as_it_says_and_tells_operators_who_t
     enrolling.now += 1.0
     await enrolling.join(token, "n2")
     refused = await enrolling.ask(Join(*token, "n3", NodeKey().request))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, JoinRefused)
     assert (refused.reason, STRANGER.address in refused.message) == ("token", False)
     joined = f"n2 at {timestamp(enrolling.now)} from {STRANGER.address}, n1 at {first} from {STRANGER.address}"
     assert caplog.messages[-1].endswith(f"; joined with it: {joined}")
@@ -211,7 +211,7 @@ async def test_only_a_token_that_replaces_lets_a_machine_join_as_a_node_that_exi
     early = await enrolling.token("n1")
     old = await enrolling.joined()
     refused = await enrolling.ask(Join(*early, "n1", NodeKey().request))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, JoinRefused)
     assert refused.message.endswith("csi-bridge token create --node n1 --replace")
     assert f"(it joined at {timestamp(enrolling.now)} from {STRANGER.address})" in caplog.messages[-1]
     new = await enrolling.join(await enrolling.token("n1", replace=True), "n1")
@@ -244,7 +244,7 @@ async def test_a_disk_that_takes_nothing_costs_no_use_and_the_node_asks_again(en
     token = await enrolling.token()
     enrolling.records.room = 0
     answer = await enrolling.ask(Join(*token, "n1", NodeKey().request))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, JoinRefused)
     assert (answer.reason, answer.retry_s > 0) == ("busy", True)
     assert (enrolling.store.tokens[token[0]].used, enrolling.store.certificates) == (0, {})
 
@@ -330,7 +330,7 @@ async def test_a_node_that_asks_again_and_again_is_told_to_wait(enrolling: Enrol
     link = await enrolling.dial(node)
     answers = [await answer(open_stream(link, Renew(NodeKey().request))) for _ in range(8)]
     last = answers[-1]
-    assert isinstance(last, Refused)
+    assert isinstance(last, JoinRefused)
     assert (last.reason, last.retry_s) == ("busy", 10)
 
 
@@ -378,7 +378,7 @@ async def test_a_hub_whose_clock_is_outside_of_its_cas_life_says_so(
 ) -> None:
     enrolling.now += years * 365 * DAY_S
     refused = await enrolling.ask(Join(*await enrolling.token(), "n1", NodeKey().request))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, JoinRefused)
     assert why in refused.message
 
 
@@ -420,7 +420,7 @@ async def test_a_hub_restored_from_a_backup_renews_what_it_has_no_record_of(enro
 # -------------------- strangers --------------------
 
 
-@pytest.mark.parametrize("noise", [b"", b"\xff" * 100, encode(Refused("busy", "later", 5)), encode(AskCa())])
+@pytest.mark.parametrize("noise", [b"", b"\xff" * 100, encode(JoinRefused("busy", "later", 5)), encode(AskCa())])
 async def test_what_is_no_join_is_refused_in_a_sentence(
     enrolling: EnrollingHub, noise: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

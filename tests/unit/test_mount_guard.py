@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloud.detach.mount_guard import View, why_held
+from cloud.detach.mount_guard import VolumeView, why_held
 from common.objects.objects import Ref
 from tests.kit.cluster_objects import DRIVER, claim, pod, volume
 from tests.kit.guarded import BROKE, HANDLE, IN_USE, LEFT, LEFT_TEXT, Guarded, only_links
@@ -53,14 +53,14 @@ def world() -> Guarded:
 def test_the_rule(
     *, absence: str, is_given_up: bool, is_mounted: bool | None, is_wanted: bool, tells_all: bool, why: str
 ) -> None:
-    assert why_held(View(False, absence, is_given_up, is_mounted, is_wanted, tells_all)) == why
+    assert why_held(VolumeView(False, absence, is_given_up, is_mounted, is_wanted, tells_all)) == why
 
 
 def test_what_an_earlier_machine_used_is_held_whatever_the_present_one_says() -> None:
     for absence, is_mounted, is_wanted in itertools.product(("", AWAY), (True, False, None), (True, False)):
         why = "an earlier machine of this name had it mounted"
-        assert why_held(View(True, absence, False, is_mounted, is_wanted, True)) == why
-        assert not why_held(View(True, absence, True, is_mounted, is_wanted, True))
+        assert why_held(VolumeView(True, absence, False, is_mounted, is_wanted, True)) == why
+        assert not why_held(VolumeView(True, absence, True, is_mounted, is_wanted, True))
 
 
 # -------------------- another machine under the same name --------------------

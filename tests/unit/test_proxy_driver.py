@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.process_options import DRIVER_OPTIONS
-from cloud.csi_proxy_driver import ProxyDriver
+from cloud.csi_proxy_driver import CsiProxyDriver
 from cloud.proxy.forwarded_call import SIDECAR_MESSAGE_BYTES
 from cloud.proxy.identity_cache import CACHED_METHODS, IdentityCache
 from common.csi.csi_pb2 import GetPluginInfoResponse
@@ -69,7 +69,7 @@ class Sidecar:
     peer_window = 0
     table_said = False
 
-    def __init__(self, proxy: ProxyDriver, *, reads: bool = True) -> None:
+    def __init__(self, proxy: CsiProxyDriver, *, reads: bool = True) -> None:
         self.settings = proxy
         self.told: list[Status] = []
         self.messages: list[bytes] = []
@@ -104,7 +104,9 @@ class Proxy:
     def __init__(self, directory: Path, *, reopen_s: float = 0.0) -> None:
         settings = DRIVER_OPTIONS.read({"drivername": DRIVER, "state_dir": str(directory)})
         self.cache, self.metrics = IdentityCache(directory, DRIVER), Metrics()
-        self.proxy = ProxyDriver(settings, self.cache, self.metrics, reopen=Backoff(first_s=reopen_s, most_s=reopen_s))
+        self.proxy = CsiProxyDriver(
+            settings, self.cache, self.metrics, reopen=Backoff(first_s=reopen_s, most_s=reopen_s)
+        )
         self.uplink = Uplink(settings.hub_endpoint, lambda: HELLO, self.proxy, limits=Limits())
         self.proxy.uplink = self.uplink
         self.links: list[Link] = []

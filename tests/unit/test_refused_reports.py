@@ -10,7 +10,7 @@ import pytest
 
 from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.unique_segments import HOSTNAME, UniqueKeys, UniqueSegments
-from cloud.records.records import Change, Kind
+from cloud.records.records import Change, RecordKind
 from cloud.records.sqlite import SqliteRecords
 from cloud.trust.audit import Event
 from common.csi.reports import DriverReport
@@ -167,9 +167,9 @@ async def test_a_node_keeps_a_segment_that_it_no_longer_reports_also_after_a_res
     await again.close()
 
 
-@pytest.mark.parametrize("missing", [Kind.NODE, Kind.SEGMENTS])
+@pytest.mark.parametrize("missing", [RecordKind.NODE, RecordKind.SEGMENTS])
 async def test_a_segment_stays_with_its_node_if_one_of_two_records_is_missing_until_an_operator_forgets_the_node(
-    hub: ReportedNodes, missing: Kind
+    hub: ReportedNodes, missing: RecordKind
 ) -> None:
     await hub.come("n1", report(DRIVER, "n1", segments=H1))
     await hub.leave("n1")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cloud.proxy.served_driver import ServedDriver, served_driver
-from common.parsers import Mode
+from common.parsers import FileMode
 
 SOCKET = Path("/run/csi.sock")
 
@@ -13,11 +13,11 @@ SOCKET = Path("/run/csi.sock")
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("d.example=unix:///run/csi.sock", ServedDriver("d.example", SOCKET, Mode(0o660), "auto", None)),
-        ("d.example=/run/csi.sock,placement=local", ServedDriver("d.example", SOCKET, Mode(0o660), "local", None)),
+        ("d.example=unix:///run/csi.sock", ServedDriver("d.example", SOCKET, FileMode(0o660), "auto", None)),
+        ("d.example=/run/csi.sock,placement=local", ServedDriver("d.example", SOCKET, FileMode(0o660), "local", None)),
         (
             "d.example=unix:///run/csi.sock,nodeid=n1,endpoint-mode=0600,placement=pinned",
-            ServedDriver("d.example", SOCKET, Mode(0o600), "pinned", "n1"),
+            ServedDriver("d.example", SOCKET, FileMode(0o600), "pinned", "n1"),
         ),
     ],
 )

@@ -22,7 +22,7 @@ from common.messages import (
     decode,
     encode,
 )
-from common.session.session import State
+from common.session.session import SessionState
 from common.status import Code, Status
 from tests.kit.events import Closed, Event, Failed, Message, Opened, Released
 from tests.kit.examples import examples
@@ -44,7 +44,7 @@ def broken_rule(session: RecordedSession, *items: Frame) -> str:
     closed = session.events()[-1]
     assert isinstance(closed, Closed), "the frames were taken"
     assert closed.reason == "protocol-error"
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
     (goodbye,) = decode(session.to_send())
     assert isinstance(goodbye, Goodbye)
     assert (goodbye.reason, goodbye.message) == ("protocol-error", closed.message)
@@ -126,7 +126,7 @@ def test_credit_for_a_stream_that_is_gone_is_ignored_because_it_may_have_been_un
     session.receive(frames(opening(1), Cancel(1), Credit(1, 100)), 0.0)
     sent_frames(session)
     session.receive(frames(Ack(1, delivered=False), Credit(1, 100)), 0.0)
-    assert session.state is State.OPEN
+    assert session.state is SessionState.OPEN
 
 
 def called() -> RecordedSession:
@@ -173,7 +173,7 @@ def test_a_cancelled_stream_may_end_in_the_middle_of_a_message() -> None:
     session.receive(frames(Chunk(2, 5, b"x")), 0.0)
     session.cancel(2)
     session.receive(frames(End(2, Code.CANCELLED, "", "")), 0.0)
-    assert session.state is State.OPEN
+    assert session.state is SessionState.OPEN
     assert session._inbox.granted == SMALL.session_window_bytes - session._inbox.owed
 
 
@@ -240,7 +240,7 @@ def test_a_flood_of_frames_from_a_peer_that_never_reads_is_bounded(frame: Frame 
         session.receive(data, 0.0)
         assert session._outbox.control_bytes <= 1_048_576 + 16
     if isinstance(frame, NotUnderstood):
-        assert session.state is State.OPEN
+        assert session.state is SessionState.OPEN
     else:
         assert session.events() == [Closed("protocol-error", "it asks for answers and does not read them")]
 
@@ -248,12 +248,12 @@ def test_a_flood_of_frames_from_a_peer_that_never_reads_is_bounded(frame: Frame 
 def test_streams_opened_and_given_up_by_a_peer_that_never_reads_are_bounded() -> None:
     session = open_session()
     stream = 1
-    while session.state is State.OPEN and stream < 400_000:
+    while session.state is SessionState.OPEN and stream < 400_000:
         session.receive(frames(opening(stream), Cancel(stream), Ack(stream, delivered=False)), 0.0)
         stream += 2
         assert session._outbox.control_bytes <= 1_048_576 + 16
         session.events()
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
 
 
 def test_ends_with_long_texts_for_a_peer_that_never_reads_are_bounded() -> None:
@@ -262,14 +262,14 @@ def test_ends_with_long_texts_for_a_peer_that_never_reads_are_bounded() -> None:
         session.receive(encode(opening(stream)), 0.0)
         session.end(stream, Status(Code.UNAVAILABLE, "x" * 60_000))
         session.receive(encode(Ack(stream, delivered=False)), 0.0)
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
 
 
 def test_an_unknown_frame_is_answered_and_the_session_goes_on() -> None:
     session = called()
     session.receive(b"\x93\xcd\x12\x67\xa3new\x01" + encode(Ping(5)), 0.0)
     assert [type(frame).__name__ for frame in sent_frames(session)] == ["NotUnderstood", "Pong"]
-    assert session.state is State.OPEN
+    assert session.state is SessionState.OPEN
 
 
 streams = st.integers(0, 6)
@@ -296,7 +296,7 @@ def test_whatever_a_peer_says_the_session_never_raises_and_holds_no_more_than_it
         session.receive(encode(frame), 0.0)
         events += session.events()
         match data.draw(st.integers(0, 9)):
-            case 0 if session.state is State.OPEN:
+            case 0 if session.state is SessionState.OPEN:
                 number = session.open(2, now=0.0)
                 session.send(number, b"x" * 50)
             case 1:

@@ -21,7 +21,7 @@ from common.messages import (
     decode,
     encode,
 )
-from common.session.session import State
+from common.session.session import SessionState
 from tests.kit.events import Closed, Welcomed
 from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session, sent_frames
@@ -149,7 +149,7 @@ def test_a_newer_acceptors_unknown_frame_before_its_welcome_is_answered_and_harm
     pair.carry(pair.edge)
     pair.hub.session.accept(1)
     pair.pump()
-    assert (pair.hub.session.state, pair.edge.session.state) == (State.OPEN, State.OPEN)
+    assert (pair.hub.session.state, pair.edge.session.state) == (SessionState.OPEN, SessionState.OPEN)
 
 
 def refused_hello(hello: Hello) -> str:
@@ -163,7 +163,7 @@ def refused_hello(hello: Hello) -> str:
 def test_a_session_window_must_hold_the_largest_message_beside_a_quarter_that_may_be_owed() -> None:
     too_small = hello_of(max_message_bytes=1_000, session_window_bytes=1_418)  # (1000 + 64) * 4 / 3 = 1418.7
     assert refused_hello(too_small) == "Hello: its session window is too small for its largest message"
-    assert open_session(max_message_bytes=1_000, session_window_bytes=1_419).state is State.OPEN
+    assert open_session(max_message_bytes=1_000, session_window_bytes=1_419).state is SessionState.OPEN
 
 
 def test_a_hello_that_allows_no_stream_is_refused() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from common.messages import Ping, Pong, encode
 from common.session.limits import Limits
-from common.session.session import State
+from common.session.session import SessionState
 from tests.kit.events import Closed
 from tests.kit.examples import examples
 from tests.kit.recorded_session import RecordedSession
@@ -18,7 +18,7 @@ def test_a_peer_that_is_silent_for_twice_the_interval_is_dead() -> None:
     session.tick(110.0)
     session.to_send()
     session.tick(119.9)
-    assert session.state is State.OPEN
+    assert session.state is SessionState.OPEN
     session.tick(120.0)
     assert session.events() == [Closed("peer-silent", "nothing was heard for 20 s")]
     assert session.to_send() == b""
@@ -44,7 +44,7 @@ def test_any_bytes_are_a_sign_of_life(life: str) -> None:
     else:
         session.heard(115.0, 1_300)
     session.tick(120.0)
-    assert session.state is State.OPEN
+    assert session.state is SessionState.OPEN
     assert session.next_tick() == 125.0
     session.to_send()
     session.tick(125.0)
@@ -76,7 +76,7 @@ def test_a_message_at_64_kbit_s_that_stalls_again_and_again_passes(stall_s: floa
         start = 109.0 + number * (1 + stall_s)
         pieces |= {start + packet / 6: 1_365 for packet in range(6)}
     hears(session, pieces)
-    assert session.state is State.OPEN
+    assert session.state is SessionState.OPEN
 
 
 def test_a_pong_of_the_keepalive_is_no_answer_to_a_ping_of_the_application() -> None:
@@ -127,4 +127,4 @@ def test_a_tick_at_the_time_that_was_asked_for_is_never_in_vain(
         session.tick(due)
         after = session.next_tick()
         assert after is None or after > due or session.events()
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED

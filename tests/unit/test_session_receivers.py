@@ -10,7 +10,7 @@ import pytest
 from common.errors import RemoteProtocolError
 from common.messages import Ack, Cancel, Chunk, Frame, Kind, Open, encode
 from common.session.receiver import NOBODY
-from common.session.session import Session, State
+from common.session.session import Session, SessionState
 from common.status import Code, Status
 from tests.kit.recorded_session import Way
 from tests.unit.wire.pair import SMALL, hello_of
@@ -50,7 +50,7 @@ class Side(Session):
         self.receive(b"".join(map(encode, frames)), 0.0)
 
     def on_hello(self) -> None:
-        if self.state is State.DECIDING:
+        if self.state is SessionState.DECIDING:
             self.accept(1)
 
     def on_open(self, frame: Open, deadline: float | None) -> Told:

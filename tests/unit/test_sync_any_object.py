@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloud.sources.manifests.binding import Bound, Told, bind
+from cloud.sources.manifests.binding import Bound, NodeReports, bind
 from cloud.sources.manifests.manifest_objects import BrokenFile, Entry, read_objects
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
@@ -136,7 +136,7 @@ def test_an_object_with_anything_anywhere_is_served_or_refused_by_name(kind: str
             assert len(said) < 500, where
             continue
         source = Source()
-        bound = bind({entry.ref: entry for entry in [*others, *found]}, Told(), Bound())
+        bound = bind({entry.ref: entry for entry in [*others, *found]}, NodeReports(), Bound())
         source.update(bound.items, ready=True)
         closures = Closures(source, TRUSTING)
         for ref in closures.stamps("n1"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloud.sources.manifests.binding import Bound, ClaimStatus, Told
+from cloud.sources.manifests.binding import Bound, ClaimStatus, NodeReports
 from cloud.sources.manifests.binding import bind as bind_entries
 from cloud.sources.manifests.pairs import Pairs
 from common.objects.objects import Ref
@@ -19,8 +19,8 @@ DATA = Ref("PersistentVolumeClaim", "default", "data")
 V = Ref("PersistentVolume", "", "v")
 
 
-def bind(*objects: Any, told: Told | None = None, last: Bound | None = None) -> Bound:
-    return bind_entries(entries(*objects), told or Told(), last or Bound())
+def bind(*objects: Any, told: NodeReports | None = None, last: Bound | None = None) -> Bound:
+    return bind_entries(entries(*objects), told or NodeReports(), last or Bound())
 
 
 def uid(bound: Bound, ref: Ref) -> str:
@@ -175,8 +175,8 @@ def test_a_class_that_waits_for_pods_binds_to_a_volume_for_their_nodes() -> None
     )
 
 
-def told(size: str, *, node: str = "n1", uid: str = "", **more: Any) -> Told:
-    return Told(claims={DATA: (ClaimStatus(node, uid, {"capacity": {"storage": size}, **more}),)})
+def told(size: str, *, node: str = "n1", uid: str = "", **more: Any) -> NodeReports:
+    return NodeReports(claims={DATA: (ClaimStatus(node, uid, {"capacity": {"storage": size}, **more}),)})
 
 
 def test_a_size_that_is_written_as_the_claims_status_counts_until_a_node_tells_a_larger_one() -> None:
@@ -205,11 +205,11 @@ def test_what_was_told_of_a_claims_former_volume_is_no_word_of_the_one_that_it_n
     web = pod("web", claims=("data",))
     old = ClaimStatus("n1", "", {"capacity": {"storage": "10Gi"}, "conditions": ["old"]}, volume="old")
     restored = (web, claim("data", volume="v"), volume("v", size="1Gi"))
-    second = bind(*restored, told=Told(claims={DATA: (old,)}))
+    second = bind(*restored, told=NodeReports(claims={DATA: (old,)}))
     assert status(second)["capacity"] == {"storage": "1Gi"}
     assert "conditions" not in status(second)
     new = ClaimStatus("n1", "", {"capacity": {"storage": "5Gi"}}, volume="v")
-    third = bind(*restored, told=Told(claims={DATA: (old, new)}))
+    third = bind(*restored, told=NodeReports(claims={DATA: (old, new)}))
     assert status(third)["capacity"] == {"storage": "5Gi"}
 
 
@@ -219,7 +219,7 @@ def test_of_several_nodes_the_largest_size_and_the_latest_state_count() -> None:
         ClaimStatus("n1", "", {"capacity": {"storage": "2Gi"}, "allocatedResourceStatuses": {"storage": "old"}}),
         ClaimStatus("n2", "", {"capacity": {"storage": "1Gi"}, "allocatedResourceStatuses": {"storage": "new"}}),
     )
-    bound = bind(*users, claim("data", volume="v"), volume("v"), told=Told(claims={DATA: statuses}))
+    bound = bind(*users, claim("data", volume="v"), volume("v"), told=NodeReports(claims={DATA: statuses}))
     assert status(bound)["capacity"] == {"storage": "2Gi"}
     assert status(bound)["allocatedResourceStatuses"] == {"storage": "new"}
 
@@ -234,7 +234,9 @@ def test_a_node_that_pods_name_is_made_up_and_a_written_one_gets_its_host_name()
 def test_a_node_has_the_labels_and_annotations_that_it_tells_of_itself_but_no_other_host_name() -> None:
     labels = {"topology/d": "a", "zone": "y", "kubernetes.io/hostname": "n2"}  # which would get it n2's volumes
     metadata = {"labels": labels, "annotations": {"nodeid": "1"}}
-    bound = bind(node("n1", zone="z"), told=Told(nodes={"n1": {"metadata": metadata}, "n9": {"metadata": metadata}}))
+    bound = bind(
+        node("n1", zone="z"), told=NodeReports(nodes={"n1": {"metadata": metadata}, "n9": {"metadata": metadata}})
+    )
     body = bound.items[Ref("Node", "", "n1")].body
     assert body["metadata"]["labels"] == {"kubernetes.io/hostname": "n1", "topology/d": "a", "zone": "z"}
     assert body["metadata"]["annotations"] == {"nodeid": "1"}
@@ -249,14 +251,14 @@ def test_a_pod_runs_as_the_default_service_account_unless_it_names_one() -> None
 
 def test_attachments_and_drivers_are_as_they_are_written() -> None:
     written = entries(attachment("a", volume="v", attached=False), driver(attachRequired=False))
-    bound = bind_entries(written, Told(), Bound())
+    bound = bind_entries(written, NodeReports(), Bound())
     assert {ref: entry.item for ref, entry in written.items()} == bound.items
 
 
 def test_what_is_written_stays_as_it_is_and_what_stays_equal_is_made_once() -> None:
     written = entries(pod("web"), claim("data", volume="v"), volume("v"), node())
     before = {ref: repr(entry.item) for ref, entry in written.items()}
-    first = bind_entries(written, Told(), Bound())
-    second = bind_entries(written, Told(), first)
+    first = bind_entries(written, NodeReports(), Bound())
+    second = bind_entries(written, NodeReports(), first)
     assert before == {ref: repr(entry.item) for ref, entry in written.items()}
     assert all(second.items[ref] is item for ref, item in first.items.items())

@@ -13,7 +13,7 @@ import pytest
 
 from cloud.detach.mounts import no_mounts
 from cloud.detach.sole_use import SoleUse
-from cloud.records.records import Kind
+from cloud.records.records import RecordKind
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.manifests.binding import ClaimStatus
 from cloud.sync import fact_table
@@ -117,7 +117,7 @@ class Tables:
 
     def written(self) -> list[str]:
         """The facts in the records."""
-        return sorted("/".join(filter(None, key)) for key in records_in(self.directory, Kind.FACT))
+        return sorted("/".join(filter(None, key)) for key in records_in(self.directory, RecordKind.FACT))
 
 
 @pytest.fixture

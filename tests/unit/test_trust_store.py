@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from cloud.records.records import Kind
-from cloud.trust.trust_store import Certificate, Denial, DenialKind, State, Token, TrustStore
+from cloud.records.records import RecordKind
+from cloud.trust.trust_store import Certificate, CertificateState, Denial, DenialKind, Token, TrustStore
 from common.errors import SettingsError
 from common.store.database_writer import WriteFailed
 from tests.kit.memory_records import MemoryRecords
 
 TOKEN = Token("5f", "c0ffee", "n1", ("a.csi", "b.csi"), 1.0, 2.0, 3, replace=True)
-CERTIFICATE = Certificate("n1", 1, "key", "2a", 1.0, 2.0, State.PENDING, "5f", "pem", "10.0.0.9:1")
+CERTIFICATE = Certificate("n1", 1, "key", "2a", 1.0, 2.0, CertificateState.PENDING, "5f", "pem", "10.0.0.9:1")
 DENIAL = Denial(DenialKind.NODE, "n1", 1.0, "stolen")
 
 
@@ -39,7 +39,7 @@ async def test_all_is_there_after_a_restart(records: MemoryRecords) -> None:
     store = TrustStore(records)
     await store.save_token(TOKEN)
     await add(store, uses_token=True)
-    later = replace(CERTIFICATE, generation=2, state=State.CURRENT, token="", pem="")
+    later = replace(CERTIFICATE, generation=2, state=CertificateState.CURRENT, token="", pem="")
     store.put_certificates("n1", {**store.certificates["n1"], 2: later})
     await store.add_denial(DENIAL, [])
     again = TrustStore(records)
@@ -57,8 +57,8 @@ async def test_what_was_removed_is_gone_after_a_restart(records: MemoryRecords) 
     assert contents(TrustStore(records)) == ({"6a": other}, {}, {})
 
 
-@pytest.mark.parametrize("kind", [Kind.TOKEN, Kind.CERTIFICATES, Kind.DENIAL])
-def test_a_record_that_makes_no_sense_stops_the_hub(records: MemoryRecords, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [RecordKind.TOKEN, RecordKind.CERTIFICATES, RecordKind.DENIAL])
+def test_a_record_that_makes_no_sense_stops_the_hub(records: MemoryRecords, kind: RecordKind) -> None:
     records.kept[kind, ("moon", "n1")] = '{"at": 1.0, "why": "", "drivers": [], "certificates": [{"state": "moon"}]}'
     with pytest.raises(SettingsError, match="is damaged"):
         TrustStore(records)
@@ -87,7 +87,7 @@ async def test_a_hello_while_a_certificate_is_written_takes_it_out_of_no_record(
     renewed = replace(CERTIFICATE, generation=2, key="next")
     writing = asyncio.create_task(add(store, renewed))
     await asyncio.sleep(0)  # its write has begun
-    current = replace(CERTIFICATE, state=State.CURRENT)
+    current = replace(CERTIFICATE, state=CertificateState.CURRENT)
     store.put_certificates("n1", {1: current})
     await writing
     for found in (store, TrustStore(records)):
@@ -108,4 +108,4 @@ async def test_of_a_denial_and_of_its_end_each_first_part_is_safe(records: Memor
     with pytest.raises(WriteFailed):
         await store.remove_denial(DENIAL, lambda known: {it: known[it].voided() for it in known})
     store = TrustStore(records)
-    assert (list(store.denials.values()), store.certificates["n1"][1].state) == ([DENIAL], State.VOID)
+    assert (list(store.denials.values()), store.certificates["n1"][1].state) == ([DENIAL], CertificateState.VOID)

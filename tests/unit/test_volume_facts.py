@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from common.objects.objects import Ref
 from edge.manager.facts import VolumeFacts
-from edge.volumes import Claim, Pod
+from edge.volumes import BoundClaim, Pod
 from tests.kit.edge_volumes import FakeClock, FakeFacts
 
 POD = Pod(uid="u", namespace="ns", name="web")
-CLAIM = Claim(
+CLAIM = BoundClaim(
     namespace="ns", name="data", uid="c", volume="pv", status_bytes=1 << 30, resize_status="NodeResizePending"
 )
 REF = Ref("PersistentVolumeClaim", "ns", "data")

@@ -14,11 +14,11 @@ from edge.disk.mounts import MountTable, parse
 from edge.fencing import fenced_volumes as module
 from edge.fencing import shutdown, watchdog
 from edge.fencing.fenced_volumes import Kept, OwnPaths, file_system_of
-from edge.fencing.plan import FileSystem, Held
+from edge.fencing.plan import FileSystem, HeldVolume
 from edge.fencing.shutdown import shut_down
 from edge.fencing.watchdog import Watchdog
 
-HELD = Held(driver="d.csi", handle="h", boot="b", pvs=("pv-1",))
+HELD = HeldVolume(driver="d.csi", handle="h", boot="b", pvs=("pv-1",))
 STAGING = (
     "/r/plugins/kubernetes.io/csi/d.csi/aaa9402664f1a41f40ebbc52c9993eb66aeb366602958fdfaa283b71e64db123/globalmount"
 )

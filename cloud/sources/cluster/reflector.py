@@ -32,7 +32,7 @@ _BACKOFF: Final = Backoff(
 )
 
 
-class Copy(Protocol):
+class KindCache(Protocol):
     """A copy of a kind's objects. `add` and `take` raise KubeError if the body names no object."""
 
     def begin(self) -> None:
@@ -55,7 +55,7 @@ class Reflector:
         self,
         api: Kube,
         resource: Resource,
-        copy: Copy,
+        copy: KindCache,
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

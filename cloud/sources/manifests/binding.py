@@ -44,7 +44,7 @@ class ClaimStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NodeReports:
     """The nodes' reports: about claims, oldest first, and about themselves."""
 
     claims: Mapping[Ref, tuple[ClaimStatus, ...]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Bound:
     pairs: Pairs = field(default_factory=Pairs)  # the claims and volumes that are bound
 
 
-def bind(entries: Mapping[Ref, Entry], told: Told, last: Bound) -> Bound:
+def bind(entries: Mapping[Ref, Entry], told: NodeReports, last: Bound) -> Bound:
     """Complete the objects of manifests. Pairs of the last result stay bound. It encodes changed objects only."""
     binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told, last.pairs)
     items = {ref: entry.item for ref, entry in entries.items()}
@@ -71,7 +71,7 @@ def bind(entries: Mapping[Ref, Entry], told: Told, last: Bound) -> Bound:
 
 
 class _Binding:
-    def __init__(self, bodies: Mapping[Ref, Body], told: Told, kept: Pairs) -> None:
+    def __init__(self, bodies: Mapping[Ref, Body], told: NodeReports, kept: Pairs) -> None:
         self.problems: dict[str, str] = {}
         self._told, self._bodies, self._kept = told, bodies, kept
         self._volume_of: dict[Ref, Ref] = {}  # the volume that each claim is bound to

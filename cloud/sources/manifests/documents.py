@@ -39,13 +39,13 @@ class DocumentError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """The place of a value: its line, and the places of its parts, by key or number."""
 
     line: int
-    parts: "Mapping[str | int, Place]"
+    parts: "Mapping[str | int, Position]"
 
-    def find(self, path: Path) -> "Place":
+    def find(self, path: Path) -> "Position":
         """The place of a part; if it is missing, the place of the part around it."""
         place = self
         for step in path:
@@ -55,7 +55,7 @@ class Place:
         return place
 
 
-_Parts = dict[str | int, Place]
+_Parts = dict[str | int, Position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Document:
     """One document: its value and its place."""
 
     value: Any
-    place: Place
+    place: Position
 
 
 def read_yaml(text: str) -> list[Document]:
@@ -121,18 +121,18 @@ class _Composer:
     def document(self) -> Document:
         return Document(*self._value(self._next(), 0))
 
-    def _value(self, event: Any, depth: int) -> tuple[Any, Place]:
+    def _value(self, event: Any, depth: int) -> tuple[Any, Position]:
         line = event.start_mark.line + 1
         if event.anchor is not None:  # an alias has one, too
             raise DocumentError(line, "it has an anchor or an alias; write the value out")
         if depth >= _DEEPEST:
             raise DocumentError(line, f"it is nested more than {_DEEPEST} levels deep")
         if isinstance(event, yaml.ScalarEvent):
-            return _scalar(event, line), Place(line, {})
+            return _scalar(event, line), Position(line, {})
         if event.tag is not None:
             raise DocumentError(line, "it has a tag; only plain data is read")
         value, parts = self._mapping(depth) if isinstance(event, yaml.MappingStartEvent) else self._sequence(depth)
-        return value, Place(line, parts)
+        return value, Position(line, parts)
 
     def _mapping(self, depth: int) -> tuple[Any, _Parts]:
         values: dict[str, Any] = {}
@@ -143,7 +143,7 @@ class _Composer:
             if key in values:
                 raise DocumentError(line, f"the key {cut(key, _SHOWN_CHARS)!r} stands there twice")
             values[key], place = self._value(self._next(), depth + 1)
-            places[key] = Place(line, place.parts)
+            places[key] = Position(line, place.parts)
         return values, places
 
     def _key(self, event: Any, line: int) -> str:

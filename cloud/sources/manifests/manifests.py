@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cloud.sources.manifests.binding import Bound, Told, bind
+from cloud.sources.manifests.binding import Bound, NodeReports, bind
 from cloud.sources.manifests.manifest_files import SETTLE_S, ManifestFiles, Now
 from cloud.sources.manifests.pairs import read_pairs, write_pairs
 from cloud.sources.source import Item, Source
@@ -32,7 +32,7 @@ _FAILED = "failed"  # the key of the problem that a scan failed
 class Manifests(Source):
     """A source that reads a directory. `run()` does the work."""
 
-    def __init__(self, directory: Path, told: Callable[[], Told], bindings: Path) -> None:
+    def __init__(self, directory: Path, told: Callable[[], NodeReports], bindings: Path) -> None:
         """`told` returns the reports of nodes, the same object until one changes; call `wake` then.
 
         `bindings` is the file of the pairs that are bound. Raises SettingsError if a newer hub wrote it.
@@ -40,7 +40,7 @@ class Manifests(Source):
         super().__init__()
         self._directory, self._told, self._bindings = directory, told, bindings
         self._files = ManifestFiles(directory)
-        self._bound: tuple[object, Told] | None = None  # the files' objects and the reports that were bound last
+        self._bound: tuple[object, NodeReports] | None = None  # the files' objects and the reports that were bound last
         self._last = Bound(pairs=read_pairs(bindings))  # what they gave
         self._problems: Mapping[str, str] = {}
         self._is_named_empty = False
@@ -85,7 +85,7 @@ class Manifests(Source):
             log.info("%s has no manifest yet: no node is told anything until it has one", self._directory)
             self._is_named_empty = True
 
-    def _scan(self, told: Told, now: Now) -> Mapping[Ref, Item | None]:
+    def _scan(self, told: NodeReports, now: Now) -> Mapping[Ref, Item | None]:
         """Scan, and bind again if files or reports have changed. Runs in the thread. Returns all objects then."""
         self._files.scan(now)
         objects = self._files.objects

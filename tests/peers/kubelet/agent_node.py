@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cli.edge_volumes import ask
-from cloud.records.records import Kind
+from cloud.records.records import RecordKind
 from common.errors import BridgeError
 from common.pages.client import ask_page
 from common.pages.hub import VolumeStatus
@@ -223,6 +223,6 @@ class AgentNode:
 
     def _fact(self, kind: str, namespace: str = "", name: str = _NAME) -> Object:
         """What the node has told of an object last; empty for nothing."""
-        told = records_in(self._directory / "hub", Kind.FACT).get((self.name, kind, namespace, name))
+        told = records_in(self._directory / "hub", RecordKind.FACT).get((self.name, kind, namespace, name))
         found: Object = told["body"] if told is not None else {}
         return found

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from cloud.claims.book import LISTED_BYTES, Book
 from cloud.claims.claim import Mark
 from cloud.claims.claims import Claims
-from cloud.claims.ledger import Open
+from cloud.claims.ledger import OpenName
 from cloud.claims.rules import SNAPSHOT, VOLUME, Thing
-from cloud.records.records import Body, Change, Kind
+from cloud.records.records import Body, Change, RecordKind
 from cloud.records.sqlite import SqliteRecords
 from common.errors import CallError, SettingsError
 from common.store.database_writer import WriteFailed
@@ -289,7 +289,7 @@ async def delete(claims: Claims, node: str, thing: Thing = VOL, *, at: float = 1
 )
 async def test_a_claim_that_cannot_be_read_stops_the_hub(tmp_path: Path, name: str, body: dict[str, Any]) -> None:
     records = SqliteRecords(tmp_path)
-    await records.write([Change(Kind.CLAIM, (D, name), body)])
+    await records.write([Change(RecordKind.CLAIM, (D, name), body)])
     await records.close()
     records = SqliteRecords(tmp_path)
     with pytest.raises(SettingsError, match="is damaged"):
@@ -338,7 +338,7 @@ async def test_a_thing_that_two_records_have_is_gone_from_both_once_it_is_delete
     records = MemoryRecords()
     for name in ("CreateVolume old", NAME):  # the newer one was written, and the older one not yet
         ids = [{"kind": VOLUME, "id": VOL.id, "node": "n1", "since": 1.0}]
-        await records.write([Change(Kind.CLAIM, (D, name), {"state": "made", "ids": ids})])
+        await records.write([Change(RecordKind.CLAIM, (D, name), {"state": "made", "ids": ids})])
     claims = Claims(records, now=lambda: 100.0)
     await delete(claims, "n1")
     await delete(claims, "n1", OTHER, at=4_000.0)  # the first one is more than an hour old
@@ -553,7 +553,7 @@ async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path) -> None:
     await claims.listed(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0, at=0.0)
     for _ in range(2):
         seen = await claims.ledger()
-        assert seen.open == [Open(D, NAME, "n1", 100.0, in_doubt=True)]
+        assert seen.open == [OpenName(D, NAME, "n1", 100.0, in_doubt=True)]
         ages = {thing.id: it.since for (_, thing, _), it in seen.ids}
         assert (ages.pop("new", 200.0), ages) == (200.0, {"vol-1": 100.0, "vol-2": 100.0})
         await close(claims)
@@ -581,14 +581,14 @@ async def test_the_ledger_is_read_in_parts_and_a_create_that_ends_meanwhile_is_n
 
 
 async def test_a_claim_that_an_earlier_hub_has_written_late_keeps_its_name_from_other_nodes() -> None:
-    records, adopt = MemoryRecords(), dict[Kind, Any]()
+    records, adopt = MemoryRecords(), dict[RecordKind, Any]()
     records.watch = lambda kind, _now, its=None: adopt.update({kind: its})  # type: ignore[method-assign]  # the test is the records
     claims = Claims(records)
-    late = Change(Kind.CLAIM, (D, NAME), {"state": "open", "node": "n1", "since": 1.0})
+    late = Change(RecordKind.CLAIM, (D, NAME), {"state": "open", "node": "n1", "since": 1.0})
     attempt = claims.begin(D, NAME, "n2")
-    assert not adopt[Kind.CLAIM](late.key, late.body)  # this hub's own call is not over
+    assert not adopt[RecordKind.CLAIM](late.key, late.body)  # this hub's own call is not over
     claims.end(D, attempt, in_doubt=False)
-    assert adopt[Kind.CLAIM](late.key, late.body)
+    assert adopt[RecordKind.CLAIM](late.key, late.body)
     with pytest.raises(CallError, match="n1"):
         claims.begin(D, NAME, "n2")
 
@@ -596,12 +596,12 @@ async def test_a_claim_that_an_earlier_hub_has_written_late_keeps_its_name_from_
 @pytest.mark.parametrize(("name", "machine"), [("DeleteVolume vol-1", ""), (NAME, "machine of n1")])
 async def test_a_late_claim_goes_if_its_call_does_no_harm_at_a_second_node(name: str, machine: str) -> None:
     """If it has succeeded since, nobody asks again, and it would stay open."""
-    records, adopt, put = MemoryRecords(), dict[Kind, Any](), list[Change]()
+    records, adopt, put = MemoryRecords(), dict[RecordKind, Any](), list[Change]()
     records.watch = lambda kind, _now, its=None: adopt.update({kind: its})  # type: ignore[method-assign]  # the test is the records
     claims = Claims(records)
     records.put = put.append  # type: ignore[method-assign]  # as above
     body = {"state": "open", "node": "n1", "since": 1.0, "machine": machine}
-    late = Change(Kind.CLAIM, (D, name), body)
-    assert adopt[Kind.CLAIM](late.key, late.body)
+    late = Change(RecordKind.CLAIM, (D, name), body)
+    assert adopt[RecordKind.CLAIM](late.key, late.body)
     assert put == [late._replace(body=None)]
     claims.begin(D, name, "n2")

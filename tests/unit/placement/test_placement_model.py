@@ -35,7 +35,7 @@ from cloud.nodes.question import Question
 from cloud.placement.decisions import Mode, Send, View
 from cloud.placement.find import ListsNeeded, find_thing
 from cloud.placement.route import ask_for, route
-from cloud.records.records import Kind
+from cloud.records.records import RecordKind
 from common.csi import csi_pb2 as csi
 from common.csi.reports import DriverReport
 from common.errors import CallError, LinkLost, node_offline
@@ -293,7 +293,7 @@ class Play:
     def lacking(self) -> set[str]:
         """The names of which the hub knows a node that its disk lacks: a pinned call waits for no disk."""
         found = dict[str, set[str]]()
-        for (_, name), body in records_in(self.directory, Kind.CLAIM).items():
+        for (_, name), body in records_in(self.directory, RecordKind.CLAIM).items():
             found[name] = {body["node"]} if body["state"] == "open" else set()
             found[name] |= {it["node"] for it in body.get("ids", ()) if not it.get("gone")}
         known = {name: set(self.hub.book.holders(f"CreateVolume {name}")) for name in NAMES}

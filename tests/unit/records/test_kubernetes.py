@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from cloud.kube.client import Kube, KubeError, Page
+from cloud.kube.client import Kube, KubeError, ListPage
 from cloud.records.kubernetes import KubernetesRecords
 from cloud.records.objects import place_of
-from cloud.records.records import Body, Change, Key, Kind
+from cloud.records.records import Body, Change, Key, RecordKind
 from cloud.sync.fact_kinds import Fact
 from cloud.sync.fact_table import FactTable
 from common.errors import SettingsError
@@ -25,7 +25,7 @@ from tests.kit.records_suite import KEY, claim
 from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle
 
-NODE = Change(Kind.NODE, ("n1",), {"instance": "i", "drivers": []})
+NODE = Change(RecordKind.NODE, ("n1",), {"instance": "i", "drivers": []})
 
 
 class Api:
@@ -43,8 +43,8 @@ class Api:
         self.leads, self.is_lost = True, False
         self._version = 10
 
-    async def list(self, resource: Any, **_of: Any) -> Page:
-        return Page([it for it in self.objects.values() if it["kind"] == resource.kind], str(self._version), "")
+    async def list(self, resource: Any, **_of: Any) -> ListPage:
+        return ListPage([it for it in self.objects.values() if it["kind"] == resource.kind], str(self._version), "")
 
     async def watch(self, resource: Any, _version: str, **_of: Any) -> AsyncIterator[tuple[str, Any]]:
         while True:
@@ -117,10 +117,10 @@ async def test_changes_of_a_record_that_come_while_an_earlier_one_is_being_sent_
     api = Api()
     records = await records_of(api)
     api.answers.clear()
-    records.put(Change(Kind.CLAIM, KEY, claim(1)))
+    records.put(Change(RecordKind.CLAIM, KEY, claim(1)))
     await settle()
-    records.put(Change(Kind.CLAIM, KEY, claim(2)))
-    written = records.write([Change(Kind.CLAIM, KEY, claim(3))])
+    records.put(Change(RecordKind.CLAIM, KEY, claim(2)))
+    written = records.write([Change(RecordKind.CLAIM, KEY, claim(3))])
     api.answers.set()
     async with asyncio.timeout(5):
         await written
@@ -133,7 +133,7 @@ async def test_requests_that_fail_together_end_each_change_once() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _loop, it: bugs.append(it))
     records = await records_of(api)
     api.answers.clear()
-    a, b = (Change(Kind.CLAIM, ("d", name), claim(1)) for name in "ab")
+    a, b = (Change(RecordKind.CLAIM, ("d", name), claim(1)) for name in "ab")
     written = [records.write([a, b]), records.write([b])]
     await settle()
     api.is_lost = True
@@ -181,20 +181,20 @@ async def test_a_hub_that_ends_waits_for_the_requests_under_way_and_begins_none_
 async def test_a_hub_that_got_no_answer_and_leads_no_more_writes_nothing_over_the_next_one() -> None:
     api = Api()
     records = await records_of(api)
-    await records.write([Change(Kind.CLAIM, KEY, claim(1))])
+    await records.write([Change(RecordKind.CLAIM, KEY, claim(1))])
     api.is_lost = True
     with pytest.raises(WriteFailed, match="no answer"):
-        await records.write([Change(Kind.CLAIM, KEY, claim(2))])
+        await records.write([Change(RecordKind.CLAIM, KEY, claim(2))])
     api.is_lost = api.leads = False
     ((name, body),) = api.objects.items()
     api.objects[name] = {**body, "spec": {**body["spec"], "node": "n2"}}  # by the next hub
-    records.put(Change(Kind.CLAIM, KEY, claim(3)))
+    records.put(Change(RecordKind.CLAIM, KEY, claim(3)))
     await records.close()  # its last attempt
     assert api.objects[name]["spec"]["node"] == "n2"
 
 
-CLAIM = Change(Kind.CLAIM, KEY, claim(1))
-PLACE = place_of(Kind.CLAIM, KEY)
+CLAIM = Change(RecordKind.CLAIM, KEY, claim(1))
+PLACE = place_of(RecordKind.CLAIM, KEY)
 
 
 def other_claim(version: int, **labels: str) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def of_kind(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
 async def test_what_another_hub_has_changed_is_written_over_only_by_a_hub_that_leads(leads: bool) -> None:
     api = Api()
     records = await records_of(api)
-    records.watch(Kind.CLAIM, lambda _key: CLAIM)
+    records.watch(RecordKind.CLAIM, lambda _key: CLAIM)
     await records.write([CLAIM])
     api.leads = leads
     api.objects[PLACE.name] = changed = other_claim(99)
@@ -226,7 +226,7 @@ async def test_what_another_hub_has_changed_is_written_over_only_by_a_hub_that_l
 async def test_an_edited_record_that_cannot_be_read_is_written_again() -> None:
     api = Api()
     records = await records_of(api)
-    records.watch(Kind.CLAIM, lambda _key: CLAIM)
+    records.watch(RecordKind.CLAIM, lambda _key: CLAIM)
     await records.write([CLAIM])
     api.objects[PLACE.name] = edited = {**other_claim(99), "spec": {"node": "n2"}}
     await api.tell("MODIFIED", edited)
@@ -237,7 +237,7 @@ async def test_an_edited_record_that_cannot_be_read_is_written_again() -> None:
 async def test_records_of_an_older_copy_that_was_restored_under_a_hub_are_written_again() -> None:
     api = Api(other_claim(7))
     records = await records_of(api)
-    records.watch(Kind.CLAIM, lambda _key: CLAIM)
+    records.watch(RecordKind.CLAIM, lambda _key: CLAIM)
     await records.write([CLAIM])
     api.objects[PLACE.name] = other_claim(0)
     listed = records._copies["VolumePlacement"]
@@ -253,7 +253,7 @@ async def test_a_claim_that_an_earlier_hub_has_written_late_is_never_written_ove
     api = Api()
     records = await records_of(api)
     taken: list[Any] = []
-    records.watch(Kind.CLAIM, lambda _key: CLAIM, lambda key, body: taken.append((key, body["node"])) is None)
+    records.watch(RecordKind.CLAIM, lambda _key: CLAIM, lambda key, body: taken.append((key, body["node"])) is None)
     await api.tell("ADDED", other_claim(5))  # gone before this hub began: there was none then
     assert taken == []
     api.objects[PLACE.name] = late = other_claim(15)
@@ -275,7 +275,7 @@ async def test_a_late_claim_that_its_owner_does_not_want_goes() -> None:
         records.put(CLAIM._replace(body=None))
         return True
 
-    records.watch(Kind.CLAIM, lambda _key: CLAIM, adopt)
+    records.watch(RecordKind.CLAIM, lambda _key: CLAIM, adopt)
     api.objects[PLACE.name] = other_claim(15)
     await api.tell("ADDED", api.objects[PLACE.name])
     await settle()
@@ -287,13 +287,15 @@ async def test_a_late_claim_that_its_owner_does_not_want_goes() -> None:
 async def test_a_node_that_an_earlier_hub_has_written_late_goes_and_its_denial_stays(leads: bool) -> None:
     api = Api()
     records = await records_of(api)
-    known = Change(Kind.CERTIFICATES, NODE.key, {"certificates": ["newer"]})
-    records.watch(Kind.NODE, lambda key: NODE if key == NODE.key else Change(Kind.NODE, key, None))
-    records.watch(Kind.CERTIFICATES, lambda key: known if key == NODE.key else Change(Kind.CERTIFICATES, key, None))
-    records.watch(Kind.DENIAL, lambda key: Change(Kind.DENIAL, key, None))
+    known = Change(RecordKind.CERTIFICATES, NODE.key, {"certificates": ["newer"]})
+    records.watch(RecordKind.NODE, lambda key: NODE if key == NODE.key else Change(RecordKind.NODE, key, None))
+    records.watch(
+        RecordKind.CERTIFICATES, lambda key: known if key == NODE.key else Change(RecordKind.CERTIFICATES, key, None)
+    )
+    records.watch(RecordKind.DENIAL, lambda key: Change(RecordKind.DENIAL, key, None))
     api.leads = leads
     late = [of_kind("EdgeNode", node, {"node": node, "certificates": []}) for node in ("n1", "n2")]
-    late.append(of_kind("Denial", place_of(Kind.DENIAL, ("node", "n2")).name, {"kind": "node", "value": "n2"}))
+    late.append(of_kind("Denial", place_of(RecordKind.DENIAL, ("node", "n2")).name, {"kind": "node", "value": "n2"}))
     for each in late:
         api.objects[each["metadata"]["name"]] = each
         await api.tell("ADDED", each)
@@ -307,7 +309,7 @@ async def test_a_claim_that_the_watch_shows_after_this_hub_has_removed_it_stays_
     api = Api()
     records = await records_of(api)
     taken: list[Any] = []
-    records.watch(Kind.CLAIM, lambda _key: CLAIM, lambda key, _body: taken.append(key) is None)
+    records.watch(RecordKind.CLAIM, lambda _key: CLAIM, lambda key, _body: taken.append(key) is None)
     await records.write([CLAIM])
     (made,) = api.objects.values()
     await records.write([CLAIM._replace(body=None)])
@@ -348,7 +350,7 @@ async def test_a_standby_leads_once_its_watch_has_shown_all_that_was_accepted_be
     assert not leading.done()
     await api.tell("MODIFIED", {**last, "spec": {**last["spec"], "node": "n4"}})
     await leading
-    assert records.take(Kind.CLAIM, lambda _key, body: body["node"]) == ["n4"]
+    assert records.take(RecordKind.CLAIM, lambda _key, body: body["node"]) == ["n4"]
     await records.close()
 
 
@@ -361,7 +363,7 @@ async def test_a_standby_whose_watch_is_silent_lists_anew_when_it_begins_to_lead
     api.objects[PLACE.name]["spec"]["node"] = "n3"
     async with asyncio.timeout(5):
         await records.lead(cast("Kube", api), api.still_leads)
-    assert records.take(Kind.CLAIM, lambda _key, body: body["node"]) == ["n3"]
+    assert records.take(RecordKind.CLAIM, lambda _key, body: body["node"]) == ["n3"]
     await records.close()
 
 
@@ -381,7 +383,7 @@ async def test_an_object_that_cannot_be_read_stops_no_standby() -> None:
 async def test_an_own_change_whose_answer_was_lost_is_nobody_elses(caplog: pytest.LogCaptureFixture) -> None:
     api = Api()
     records = await records_of(api)
-    records.watch(Kind.CLAIM, lambda _key: CLAIM)
+    records.watch(RecordKind.CLAIM, lambda _key: CLAIM)
     await records.write([CLAIM])
     api.is_lost = True
     with pytest.raises(WriteFailed, match="no answer"):

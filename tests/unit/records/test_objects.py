@@ -10,7 +10,7 @@ import pytest
 from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.unique_segments import UniqueKeys, UniqueSegments
 from cloud.records.objects import NODE, place_of, value_of
-from cloud.records.records import Change, Kind, stored_bytes
+from cloud.records.records import Change, RecordKind, stored_bytes
 from cloud.sync.fact_kinds import Fact
 from cloud.sync.fact_table import FactTable
 from cloud.trust.generations import MOST_PENDING, MOST_VOID
@@ -27,35 +27,41 @@ from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle
 
 BODIES = {
-    (Kind.CLAIM, ("d.example", "CreateVolume größe/\u4e2d")): {
+    (RecordKind.CLAIM, ("d.example", "CreateVolume größe/\u4e2d")): {
         "state": "made",
         "ids": [{"kind": "volume", "id": "a_b"}],
     },
-    (Kind.TOKEN, ("5f",)): {"secret_hash": "aa", "made_at": 1.5, "drivers": ["a_b.csi"]},
-    (Kind.DENIAL, ("node", "n1")): {"at": 1.0, "why": "stolen_keys"},
-    (Kind.NODE, ("n1",)): {"drivers": [{"answers": {"/csi.v1.Node/NodeGetInfo": {"code": 0}}}], "certificate_end": 2.0},
-    (Kind.SEGMENTS, ("n1",)): {"segments": [{"key": "a.example/b_c", "value": "x_Y", "drivers": ["d"]}]},
-    (Kind.CERTIFICATES, ("Node_1",)): {"certificates": [{"issued_at": 1.0, "pem": "-----BEGIN"}]},
-    (Kind.FENCE, ("n1",)): {"in_use": ["pv_1"], "mark": "m"},
-    (Kind.ELECTION, ("d.example",)): {"node": "n1", "epoch": 3, "any_Name": None},
-    (Kind.OFFER, ("d.example",)): {"answers": {"GetPluginInfo": {"body": "aa=="}}},
-    (Kind.MARK, ("incarnation",)): {"id": "x"},
+    (RecordKind.TOKEN, ("5f",)): {"secret_hash": "aa", "made_at": 1.5, "drivers": ["a_b.csi"]},
+    (RecordKind.DENIAL, ("node", "n1")): {"at": 1.0, "why": "stolen_keys"},
+    (RecordKind.NODE, ("n1",)): {
+        "drivers": [{"answers": {"/csi.v1.Node/NodeGetInfo": {"code": 0}}}],
+        "certificate_end": 2.0,
+    },
+    (RecordKind.SEGMENTS, ("n1",)): {"segments": [{"key": "a.example/b_c", "value": "x_Y", "drivers": ["d"]}]},
+    (RecordKind.CERTIFICATES, ("Node_1",)): {"certificates": [{"issued_at": 1.0, "pem": "-----BEGIN"}]},
+    (RecordKind.FENCE, ("n1",)): {"in_use": ["pv_1"], "mark": "m"},
+    (RecordKind.ELECTION, ("d.example",)): {"node": "n1", "epoch": 3, "any_Name": None},
+    (RecordKind.OFFER, ("d.example",)): {"answers": {"GetPluginInfo": {"body": "aa=="}}},
+    (RecordKind.MARK, ("incarnation",)): {"id": "x"},
 }
 
 
 @pytest.mark.parametrize(("kind", "key"), BODIES)
-def test_a_record_is_read_back_from_its_object(kind: Kind, key: tuple[str, ...]) -> None:
+def test_a_record_is_read_back_from_its_object(kind: RecordKind, key: tuple[str, ...]) -> None:
     body = BODIES[kind, key]
     assert as_read_back(Change(kind, key, body)) == (kind, key, body)
     assert re.fullmatch(r"[a-z0-9][-a-z0-9.]{0,252}", place_of(kind, key).name)
 
 
 def test_records_of_one_node_stand_in_one_object_and_those_of_two_keys_in_two() -> None:
-    of_node = {place_of(kind, ("n1",)).name for kind in (Kind.NODE, Kind.SEGMENTS, Kind.CERTIFICATES, Kind.FENCE)}
+    of_node = {
+        place_of(kind, ("n1",)).name
+        for kind in (RecordKind.NODE, RecordKind.SEGMENTS, RecordKind.CERTIFICATES, RecordKind.FENCE)
+    }
     assert of_node == {"n1"}
-    names = [place_of(Kind.CLAIM, key).name for key in (("d", "a b"), ("d a", "b"), ("d", "A b"), ("d", ""))]
+    names = [place_of(RecordKind.CLAIM, key).name for key in (("d", "a b"), ("d a", "b"), ("d", "A b"), ("d", ""))]
     assert len(set(names)) == len(names)
-    assert place_of(Kind.NODE, ("N1",)).name != place_of(Kind.NODE, ("n1",)).name
+    assert place_of(RecordKind.NODE, ("N1",)).name != place_of(RecordKind.NODE, ("n1",)).name
 
 
 async def test_the_object_of_a_node_that_says_as_much_as_it_may_fits_into_etcd() -> None:
@@ -91,7 +97,7 @@ async def test_the_object_of_a_node_that_says_as_much_as_it_may_fits_into_etcd()
         assert (await guarded.fence("n1", "<" * 1_000))[1].startswith(said)
 
     its = [{"generation": it, "state": "void", "pem": "x" * 4_096} for it in range(MOST_VOID + MOST_PENDING + 2)]
-    records.put(Change(Kind.CERTIFICATES, ("n1",), {"certificates": its}))
+    records.put(Change(RecordKind.CERTIFICATES, ("n1",), {"certificates": its}))
     found = {**guarded.records.kept, **records.kept}
     fields = [value_of(*of, json.loads(body)) for of, body in found.items() if place_of(*of).resource is NODE]
     assert 1_000_000 < stored_bytes(fields) < 1_100_000

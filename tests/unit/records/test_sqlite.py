@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cloud.records.records import Change, Kind
+from cloud.records.records import Change, RecordKind
 from cloud.records.sqlite import SqliteRecords
 from common.errors import SettingsError
 from common.store.database_writer import WriteFailed
 from tests.kit.records_suite import RecordsSuite, Reopen, found
 
-A, B = (Change(Kind.CLAIM, ("d", name), {"node": "n1"}) for name in "ab")
+A, B = (Change(RecordKind.CLAIM, ("d", name), {"node": "n1"}) for name in "ab")
 
 
 class TestSqlite(RecordsSuite):
@@ -78,7 +78,7 @@ async def test_nothing_of_a_failed_write_is_there_and_a_put_is_written_once_that
             await records.write([A, B])
         assert records.trouble == "full"
         it.execute("DROP TRIGGER full")
-    await records.write([Change(Kind.DENIAL, ("n1",), {})])
+    await records.write([Change(RecordKind.DENIAL, ("n1",), {})])
     await records.close()
     records = SqliteRecords(tmp_path)
     assert found(records) == {("d", "b"): {"node": "n1"}}

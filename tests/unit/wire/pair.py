@@ -9,7 +9,7 @@ from typing import TypeVar
 from common.codec import UnknownFrame
 from common.messages import WIRE_VERSION, Frame, Hello, Kind, decode, encode
 from common.session.limits import Limits
-from common.session.session import State
+from common.session.session import SessionState
 from common.status import Code, Status
 from tests.kit.apart import apart
 from tests.kit.events import Closed, Event, HelloReceived, Message
@@ -100,7 +100,7 @@ class SessionPair:
             self.hub.one(HelloReceived)
             self.hub.session.accept(1)
             self.pump()
-            assert (self.hub.session.state, self.edge.session.state) == (State.OPEN, State.OPEN)
+            assert (self.hub.session.state, self.edge.session.state) == (SessionState.OPEN, SessionState.OPEN)
 
     def other(self, side: Side) -> Side:
         return self.edge if side is self.hub else self.hub
@@ -159,7 +159,7 @@ def assert_books_agree(pair: SessionPair) -> None:
     """
     for side in (pair.hub, pair.edge):
         sender, receiver = side.session, pair.other(side).session
-        assert sender.state is State.OPEN, side.closed
+        assert sender.state is SessionState.OPEN, side.closed
         assert sender.open_streams == receiver.open_streams == 0
         assert sender._outbox.credit == receiver._inbox.granted, "the two ends count differently"
         assert receiver._inbox.granted + receiver._inbox.owed == receiver._limits.session_window_bytes, "credit leaked"

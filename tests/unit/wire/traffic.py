@@ -11,7 +11,7 @@ from typing import Any
 from common.errors import CallTimeout, MessageTooLarge, Overloaded, TunnelClosed
 from common.messages import Kind
 from common.session.limits import MESSAGE_OVERHEAD_BYTES, Limits
-from common.session.session import State
+from common.session.session import SessionState
 from common.status import Code, Status
 from tests.kit.events import (
     Cancelled,
@@ -109,7 +109,7 @@ class Traffic:
         self.flow()
         self.parties["hub"].session.accept(1)
         self.flow()
-        assert all(party.session.state is State.OPEN for party in self.parties.values())
+        assert all(party.session.state is SessionState.OPEN for party in self.parties.values())
 
     def _party(self, name: str) -> Party:
         limits, clock_s = self.limits[name], self._clock(name)
@@ -133,7 +133,7 @@ class Traffic:
             return None
         except TunnelClosed:
             draining = party.session._peer_draining or party.session._draining is not None
-            assert party.session.state is not State.OPEN or draining
+            assert party.session.state is not SessionState.OPEN or draining
             return None
         except Overloaded:
             assert mine_open == self.limits[self._other(name)].max_streams
