@@ -4,8 +4,8 @@ Rules:
 
 * A CSINode belongs to its Node, and goes with it.
 * Drivers are written one at a time: an entry that the API server refuses does not block the others.
-* The node id and the topology keys of an entry cannot change in place, so the entry is removed and added anew. The
-  number of volumes changes in place if the API server allows it (KEP-4876), otherwise in the same way.
+* An entry that the API server does not let change in place is removed and added anew: always that of another node id or
+  other topology keys, before Kubernetes 1.35 also that of another number of volumes (KEP-4876).
 * If a node no longer reports a driver, the hub removes the entry that it wrote, but only after a while: an agent
   without its disk knows its drivers only when they register again
   (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry). Entries of other writers stay.
@@ -91,16 +91,13 @@ class CSINodeWriter(Writer):
     async def _write_entry(self, found: Body, entry: Body) -> Body:
         name = entry["name"]
         old = next((it for it in _entries(found) if it["name"] == name), None)
-        if old is None:
+        if old is not None and _content(old) == _content(entry):
+            return found
+        try:
             return await self._write_entries(found, without={name}, added=entry)
-        if _identity(old) == _identity(entry):
-            if _count(old) == _count(entry):
-                return found
-            try:
-                return await self._write_entries(found, without={name}, added=entry)
-            except KubeError as error:
-                if error.reason != "Invalid":  # before Kubernetes 1.35 the number cannot change in place
-                    raise
+        except KubeError as error:
+            if old is None or error.reason != "Invalid":
+                raise
         found = await self._write_entries(found, without={name})
         return await self._write_entries(found, without={name}, added=entry)
 
@@ -118,10 +115,6 @@ def _entries(found: Body) -> list[Body]:
     return list((found.get("spec") or {}).get("drivers") or ())
 
 
-def _identity(entry: Body) -> tuple[str, frozenset[str]]:
-    return entry["nodeID"], frozenset(entry.get("topologyKeys") or ())
-
-
-def _count(entry: Body) -> int | None:
-    count: int | None = (entry.get("allocatable") or {}).get("count")
-    return count
+def _content(entry: Body) -> tuple[str, frozenset[str], int | None]:
+    count = (entry.get("allocatable") or {}).get("count")
+    return entry["nodeID"], frozenset(entry.get("topologyKeys") or ()), count

@@ -129,12 +129,12 @@ async def test_a_death_between_removing_and_adding_loses_nothing(kube: CSINodeWr
     patch = kube.api.patch
 
     async def last(*args: Any, **options: Any) -> Body:
-        kube.api.patch = patch  # type: ignore[method-assign]  # as it was
         body = await patch(*args, **options)
+        kube.api.patch = patch  # type: ignore[method-assign]  # as it was
         kube.api.failures["patch"] = [KubeError("patch", 0, "", "nobody answers")]
         return body
 
-    kube.api.patch = last  # type: ignore[method-assign]  # nobody answers after this one
+    kube.api.patch = last  # type: ignore[method-assign]  # nobody answers after the first that is taken
     with pytest.raises(KubeError):
         await kube.write(entry("d", "id-2"))
     assert await kube.entries() == []
