@@ -22,6 +22,9 @@ Rules:
         ├── Overloaded
         ├── VendorBroken       the driver could not be reached, or its answer was not valid
         └── VolumeHeld         a detach that must wait
+
+Elsewhere: `KubeError` (`cloud.kube.client`), `VolumeError` with its own tree (`edge.volume_errors`), `NotRegistered`
+(`edge.registry.registration`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,9 +32,8 @@ from datetime import UTC, datetime
 
 from common.status import Code, Origin, Status
 
+# A hope, not a promise: a read or a stream is cancelled, and only the agent knows which calls are operations.
 _MAY_GO_ON = "an operation that the call started may still be running, and a retry joins it"
-"""A hope, not a promise: a read or a stream is cancelled, and only the agent knows which calls are operations."""
-
 
 _MOST_NAMED = 10  # the most nodes that one message names
 
@@ -100,7 +102,7 @@ class CallError(BridgeError):
         code: what the caller gets.
         is_unsent: whether the agent has surely sent nothing of this call to the driver. An earlier call of the same
             operation may have been sent all the same.
-        node: the node that the call was for, if the error itself shows that; else empty.
+        node: the node for which the hub counts a call that fails before it goes to one; may be empty.
     """
 
     def __init__(self, text: str, *, code: Code = Code.UNAVAILABLE, is_unsent: bool = False, node: str = "") -> None:

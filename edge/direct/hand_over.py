@@ -20,12 +20,13 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from common.errors import BridgeError
 from common.observe.metrics import VolumeStats
 from common.store.fault_points import reach
 from edge.direct import file_systems
 from edge.direct.file_systems import Content
 from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, MountInfo
-from edge.direct.shim_client import ShimClient, ShimError
+from edge.direct.shim_client import ShimClient
 from edge.direct.store import KATA_ROOT, DirectVolumeStore
 from edge.disk.found_volumes import Published
 from edge.disk.layout import PLUGIN, Layout
@@ -100,9 +101,10 @@ class DirectVolumes:
         device = await apart(Uncertain, self._store.device, path)
         if device is None:
             raise Uncertain(f"the runtime does not know direct volume {path}")
+        sandbox_ids = await apart(Uncertain, self._store.sandbox_ids, path)
         try:
-            return await self._shim.stats(await apart(Uncertain, self._store.sandbox_ids, path), device)
-        except ShimError as error:
+            return await self._shim.stats(sandbox_ids, device)
+        except BridgeError as error:
             log.debug("the usage of %s is not known: %s", published.key, error)
         size = await apart(Uncertain, file_systems.size_bytes, Path(device))
         return VolumeStats(capacity_bytes=size, is_size_only=True)

@@ -41,10 +41,6 @@ _LARGEST_COUNT = 2**63 - 1
 _LONGEST_TEXT = 500  # an error quotes this much of a shim's text
 
 
-class ShimError(BridgeError):
-    """No sandbox is known that uses the volume, or its runtime has no good answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class ShimClient:
     """Asks shims. It holds no connection between two requests. `run_dir` is the host's /run."""
@@ -57,12 +53,15 @@ class ShimClient:
         return _is_served(self._socket_of(sandbox_id))
 
     async def stats(self, sandbox_ids: Iterable[str], device: str) -> VolumeStats:
-        """Ask the first live sandbox how full a volume is. `device` is the mount info's. Raises ShimError."""
+        """Ask the first live sandbox how full a volume is. `device` is the mount info's.
+
+        Raises BridgeError: no sandbox is known that uses the volume, or its runtime has no good answer.
+        """
         if "%" in device:
-            raise ShimError(f"the path of device {device} has a '%', which the runtime cannot be asked about")
+            raise BridgeError(f"the path of device {device} has a '%', which the runtime cannot be asked about")
         path = next((self._socket_of(sandbox_id) for sandbox_id in sandbox_ids if self.is_live(sandbox_id)), None)
         if path is None:
-            raise ShimError(
+            raise BridgeError(
                 f"no running sandbox is known that uses device {device}: its pod has not started, or its runtime does "
                 f"not record its sandboxes"
             )
@@ -77,7 +76,7 @@ class ShimClient:
             raise _gone(path, error.strerror or str(error)) from error
         if status != 200:
             text = body.decode("utf-8", "replace").strip()[:_LONGEST_TEXT]
-            raise ShimError(f"the runtime at {path} answered with {status}: {text}")
+            raise BridgeError(f"the runtime at {path} answered with {status}: {text}")
         return _read_stats(path, body)
 
     def _socket_of(self, sandbox_id: str) -> Path:
@@ -98,12 +97,12 @@ async def _exchange(path: Path, request: bytes) -> bytes:
         writer.transport.abort()
 
 
-def _gone(path: Path, why: str) -> ShimError:
-    return ShimError(f"the runtime at {path} gave no answer: {why}")
+def _gone(path: Path, why: str) -> BridgeError:
+    return BridgeError(f"the runtime at {path} gave no answer: {why}")
 
 
-def _unusable(path: Path, why: str) -> ShimError:
-    return ShimError(f"the answer of the runtime at {path} cannot be used: {why}")
+def _unusable(path: Path, why: str) -> BridgeError:
+    return BridgeError(f"the answer of the runtime at {path} cannot be used: {why}")
 
 
 class _Answer(io.BytesIO):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from cloud.kube.http_answer import AnswerReader
 from common import messages
 from common.codec import LARGEST_NUMBER, UnknownFrame
-from common.errors import MessageTooLarge, Overloaded, RemoteProtocolError, TunnelClosed
+from common.errors import BridgeError, MessageTooLarge, Overloaded, RemoteProtocolError, TunnelClosed
 from common.net import enrolment
 from common.objects import sync_messages
 from common.objects.digest import digest_of
@@ -18,7 +18,7 @@ from common.objects.objects import Object, Ref, Stamp
 from common.objects.sync import Learner, Teller
 from common.session.session import SessionState
 from common.status import Code, Status
-from edge.direct.shim_client import ShimError, _parse, _read_stats
+from edge.direct.shim_client import _parse, _read_stats
 from tests.fuzz.cutter import Cutter
 from tests.kit.events import Cancelled, Ended, Failed, HelloReceived, Message, Opened, Released
 from tests.kit.recorded_session import RecordedSession
@@ -254,7 +254,7 @@ def _value(cut: Cutter, kind: Any) -> Any:
 def shim_answers(data: bytes) -> None:
     """What listens on a shim's socket: each answer is read, or has an error of its own."""
     path = Path("/run/vc/sbs/s/shim-monitor.sock")
-    with contextlib.suppress(ShimError):
+    with contextlib.suppress(BridgeError):
         _, body = _parse(path, data)
         _read_stats(path, body)
 

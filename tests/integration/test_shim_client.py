@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from common.errors import BridgeError
 from common.observe.metrics import VolumeStats
-from edge.direct.shim_client import SANDBOXES, ShimClient, ShimError
+from edge.direct.shim_client import SANDBOXES, ShimClient
 from tests.kit.fake_shim import FakeShim
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ async def test_a_devices_path_arrives_whole(client: ShimClient, go: FakeShim, de
 async def test_a_device_that_the_runtime_cannot_be_asked_about_is_not_asked_about(
     client: ShimClient, go: FakeShim
 ) -> None:
-    with pytest.raises(ShimError, match="the path of device /dev/a%41 has a '%'"):
+    with pytest.raises(BridgeError, match="the path of device /dev/a%41 has a '%'"):
         await client.stats(["s"], "/dev/a%41")
     assert go.asked == []
 
@@ -79,7 +80,7 @@ async def test_an_abnormal_condition_is_told_and_a_missing_one_says_nothing_abou
 ) -> None:
     go.usage = {DEVICE: usage}
     assert await client.stats(["s"], DEVICE) == stats
-    with pytest.raises(ShimError, match="answered with 500: mount /dev/sdg not found in sandbox"):
+    with pytest.raises(BridgeError, match="answered with 500: mount /dev/sdg not found in sandbox"):
         await client.stats(["s"], "/dev/sdg")
 
 
@@ -112,14 +113,14 @@ BAD_ANSWERS = {
 @pytest.mark.parametrize("raw", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
 async def test_each_bad_answer_is_an_error(client: ShimClient, go: FakeShim, raw: bytes) -> None:
     go.raw = raw
-    with pytest.raises(ShimError):
+    with pytest.raises(BridgeError, match="the runtime at"):
         await client.stats(["s"], DEVICE)
 
 
 async def test_a_shim_that_hangs_costs_no_more_than_the_limit(client: ShimClient, go: FakeShim) -> None:
     go.hold = threading.Event()
     hasty = ShimClient(client.run_dir, limit_s=0.05)
-    with pytest.raises(ShimError, match=r"there is no whole answer after 0\.05 s"):
+    with pytest.raises(BridgeError, match=r"there is no whole answer after 0\.05 s"):
         await hasty.stats(["s"], DEVICE)
 
 
@@ -135,7 +136,7 @@ async def test_the_sandbox_that_lives_is_asked(client: ShimClient, go: FakeShim)
 async def test_without_a_live_sandbox_nobody_is_asked(client: ShimClient, ids: list[str]) -> None:
     with FakeShim(client.run_dir / SANDBOXES, "dead"):
         pass
-    with pytest.raises(ShimError, match="no running sandbox is known that uses device /dev/sdf"):
+    with pytest.raises(BridgeError, match="no running sandbox is known that uses device /dev/sdf"):
         await client.stats(ids, DEVICE)
 
 
@@ -145,7 +146,7 @@ async def test_a_thousand_requests_good_and_bad_leave_no_descriptor_open(client:
             go.raw = raw
             try:
                 await client.stats(["s"], DEVICE)
-            except ShimError:
+            except BridgeError:
                 assert raw is not None
 
     await ask_each_way()
