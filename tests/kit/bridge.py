@@ -341,8 +341,8 @@ class Bridge:
         self._start(double)
         return double
 
-    def start_link(self, *, to: Hub | None = None, delay: str = "0s", rate: str = "none") -> RemoteLink:
-        link = RemoteLink(to=(to or self.hub).address, delay=delay, rate=rate)
+    def start_link(self, *, to: Hub | None = None) -> RemoteLink:
+        link = RemoteLink(to=(to or self.hub).address)
         self.links.append(link)
         return link
 

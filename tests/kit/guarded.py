@@ -137,12 +137,10 @@ class Guarded:
         status = {"volumesInUse": list(in_use), **({"fence": fence} if fence else {})}
         self.facts[name] = {Ref("Node", "", name): Fact(Stamp("", "1"), {"status": status})}
 
-    def kubelet(
-        self, name: str, *in_use: str, node_id: str = "", ready: str = "True", since: str = BROKE, tainted: bool = False
-    ) -> None:
+    def kubelet(self, name: str, *in_use: str, ready: str = "True", since: str = BROKE) -> None:
         """A node with a kubelet."""
-        self.put(_node(name, node_id or name, {}))
-        self.states[name] = NodeState(ready, since, frozenset(in_use), tainted)
+        self.put(_node(name, name, {}))
+        self.states[name] = NodeState(ready, since, frozenset(in_use), False)
 
     def attach(self, name: str, *, node_id: str = "", pv: str = "pv-1") -> None:
         """A volume is attached to a node, by the id that the attacher saw."""

@@ -116,8 +116,8 @@ async def with_driver(world: Hub, serve: Callable[[Stream], Awaitable[None]] | N
     return reports
 
 
-async def called(link: Link, method: str, *, driver: str = DRIVER) -> Status:
-    stream = link.open(Kind.CALL, b"request", subject=driver, method=method, call="c-1")
+async def called(link: Link, method: str) -> Status:
+    stream = link.open(Kind.CALL, b"request", subject=DRIVER, method=method, call="c-1")
     while await stream.receive() is not None:
         pass
     assert stream.status is not None

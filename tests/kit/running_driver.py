@@ -30,8 +30,8 @@ def block() -> pb.VolumeCapability:
     return pb.VolumeCapability(block={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
 
 
-def size(required: int, limit: int = 0) -> pb.CapacityRange:
-    return pb.CapacityRange(required_bytes=required, limit_bytes=limit)
+def size(required: int) -> pb.CapacityRange:
+    return pb.CapacityRange(required_bytes=required)
 
 
 @contextlib.contextmanager

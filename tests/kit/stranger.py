@@ -115,16 +115,16 @@ class Stranger:
 
     # -------------------- WebSocket --------------------
 
-    def upgrade(self, subprotocol: str = "csi-bridge") -> None:
-        self.send(upgrade_request(subprotocol))
+    def upgrade(self) -> None:
+        self.send(upgrade_request("csi-bridge"))
         while b"\r\n\r\n" not in self._buffer:
             self._more()
         head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101 "), head
 
-    def websocket(self, payload: bytes, *, opcode: int = BINARY, fin: bool = True) -> None:
+    def websocket(self, payload: bytes) -> None:
         """Send one WebSocket frame."""
-        self.send(websocket_frame(payload, opcode=opcode, fin=fin))
+        self.send(websocket_frame(payload))
 
     # -------------------- session --------------------
 

@@ -94,9 +94,9 @@ class WireVendor:
         identity: the driver's answers about itself.
     """
 
-    def __init__(self, path: Path, *, name: str = "vendor.test") -> None:
+    def __init__(self, path: Path) -> None:
         self.socket = path
-        self.identity = Identity(name)
+        self.identity = Identity("vendor.test")
         self._scripts: dict[str, Script] = {}
         self._listener = socket.socket(socket.AF_UNIX)
         self._open: set[socket.socket] = set()

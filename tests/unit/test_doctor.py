@@ -183,11 +183,11 @@ def test_connections_are_the_accepted_ends_of_a_path(
 # -------------------- certificates --------------------
 
 
-def certificate(pem: Pem, *, now: float | None = None, name: str = "n1", hub: bool = False) -> Finding:
+def certificate(pem: Pem, *, now: float | None = None, hub: bool = False) -> Finding:
     files = TlsFiles(pem.ca, pem.cert, pem.key)
     pem.key.chmod(0o600)
     at = now if now is not None else pem.cert.stat().st_mtime
-    return check_certificate(files, now=at, name=name, role=None if hub else Role.EDGE)
+    return check_certificate(files, now=at, name="n1", role=None if hub else Role.EDGE)
 
 
 def test_a_certificate_says_until_when_it_counts_and_for_whom(tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ def test_a_proxy_driver_without_sidecars_is_told() -> None:
 
 
 class Cluster(FakeApi):
-    """An API server with these CSIDrivers, StorageClasses and CSINodes (topology keys by driver).
+    """An API server with these CSIDrivers and CSINodes (topology keys by driver).
 
     It denies some of `verb resource`.
     """
@@ -436,7 +436,6 @@ class Cluster(FakeApi):
     def __init__(
         self,
         *drivers: str,
-        classes: dict[str, str] | None = None,
         denied: tuple[str, ...] = (),
         **nodes: dict[str, list[str]],
     ) -> None:
@@ -444,8 +443,6 @@ class Cluster(FakeApi):
         self._denied = denied
         for name in drivers:
             self.put({"kind": "CSIDriver", "metadata": {"name": name}})
-        for name, provisioner in (classes or {}).items():
-            self.put({"kind": "StorageClass", "metadata": {"name": name}, "provisioner": provisioner})
         for name, keys in nodes.items():
             entries = [{"name": driver, "topologyKeys": its} for driver, its in keys.items()]
             self.put({"kind": "CSINode", "metadata": {"name": name}, "spec": {"drivers": entries}})

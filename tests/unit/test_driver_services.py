@@ -70,17 +70,15 @@ class FakeDriver(Driver):
         self.asked = asked
 
 
-def controller_plugin(
-    socket: str = "/c.sock", *, named: bool = False, announces: Sequence[str] = ANNOUNCED
-) -> FakeDriver:
+def controller_plugin(*, named: bool = False, announces: Sequence[str] = ANNOUNCED) -> FakeDriver:
     """A vendor's binary in the mode of a controller."""
-    return FakeDriver(socket, named=named, announces=announces, lacks=(NODE_GET_CAPABILITIES, NODE_GET_INFO))
+    return FakeDriver("/c.sock", named=named, announces=announces, lacks=(NODE_GET_CAPABILITIES, NODE_GET_INFO))
 
 
-def node_plugin(socket: str = "/n.sock", *, named: bool = False, announces: Sequence[str] = ANNOUNCED) -> FakeDriver:
+def node_plugin(*, named: bool = False, announces: Sequence[str] = ANNOUNCED) -> FakeDriver:
     """The same binary in the mode of a node."""
     lacks = (CONTROLLER_GET_CAPABILITIES, GROUP_GET_CAPABILITIES)
-    return FakeDriver(socket, named=named, announces=announces, lacks=lacks)
+    return FakeDriver("/n.sock", named=named, announces=announces, lacks=lacks)
 
 
 def found(drivers: Sequence[Driver], method: str) -> Driver:

@@ -58,8 +58,8 @@ def issued(authority: Authority, request: bytes, node: str = "n1", **changes: An
     return Issued(**{**usual, **changes})
 
 
-def joined(identity: Identity, authority: Authority, node: str = "n1") -> Identity:
-    identity.store(issued(authority, identity.request(), node), node, now=time.time())
+def joined(identity: Identity, authority: Authority) -> Identity:
+    identity.store(issued(authority, identity.request(), "n1"), "n1", now=time.time())
     return identity
 
 

@@ -414,8 +414,8 @@ async def test_the_status_tells_the_hub_its_proxy_drivers_and_what_is_wrong(worl
     assert hub.settings == as_texts(world.settings)
 
 
-async def node_of(world: Hub, name: str = "n1") -> NodeStatus:
-    return next(node for node in await world.pages.nodes() if node.node == name)
+async def node_of(world: Hub) -> NodeStatus:
+    return next(node for node in await world.pages.nodes() if node.node == "n1")
 
 
 async def test_the_last_call_of_a_node_that_failed_is_remembered_with_its_words(world: Hub) -> None:

@@ -109,13 +109,12 @@ def finish(
     *,
     node: str = "",
     call_id: str = "c1",
-    ended_at: float = 1_800_000_000.5,
     duration_s: float = 0.0,
     sizes: tuple[int, int] = (0, 0),
 ) -> None:
     """Write the line of a finished call."""
     if logs.calls is not None:
-        logs.calls.add((LOGGER.name, ended_at, duration_s, node, "", "/m", call_id, status, *sizes))
+        logs.calls.add((LOGGER.name, 1_800_000_000.5, duration_s, node, "", "/m", call_id, status, *sizes))
 
 
 def test_a_finished_call_is_one_line_with_code_duration_and_sizes(lines: Lines) -> None:

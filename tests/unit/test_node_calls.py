@@ -53,9 +53,9 @@ def oldest(counts: NodeCalls, node: str = "n1") -> tuple[str, int] | None:
     return (found.method, found.age_s) if found is not None else None
 
 
-def give_up(counts: NodeCalls, request: int, at: float, *, node: str = "n1", method: str = CREATE) -> None:
+def give_up(counts: NodeCalls, request: int, at: float, *, node: str = "n1") -> None:
     """A caller leaves without an answer."""
-    account = begin(method, at=at)
+    account = begin(at=at)
     counts.goes_to(account, node)
     counts.ended(account, None, request=request, is_open=True)
 

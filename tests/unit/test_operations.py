@@ -69,8 +69,8 @@ def expand(gib: int, volume: str = "v1") -> Operation:
     return of(EXPAND, csi_pb2.ControllerExpandVolumeRequest(volume_id=volume, capacity_range=wanted))
 
 
-def modify(tier: str, volume: str = "v1") -> Operation:
-    return of(MODIFY, csi_pb2.ControllerModifyVolumeRequest(volume_id=volume, mutable_parameters={"tier": tier}))
+def modify(tier: str) -> Operation:
+    return of(MODIFY, csi_pb2.ControllerModifyVolumeRequest(volume_id="v1", mutable_parameters={"tier": tier}))
 
 
 def made(volume: str = "v1") -> Result:

@@ -38,8 +38,8 @@ class Told:
     def volumes(self) -> dict[str, ToldVolume] | None:
         return read_volumes(self.store.kept[WEB]["status"])
 
-    def conditions(self, ref: Ref = WEB) -> list[dict[str, Any]]:
-        conditions: list[dict[str, Any]] = self.store.kept[ref]["status"]["conditions"]
+    def conditions(self) -> list[dict[str, Any]]:
+        conditions: list[dict[str, Any]] = self.store.kept[WEB]["status"]["conditions"]
         return conditions
 
 

@@ -101,12 +101,10 @@ class Sidecar:
 class Proxy:
     """A proxy driver and its link to a hub."""
 
-    def __init__(self, directory: Path, *, reopen_s: float = 0.0) -> None:
+    def __init__(self, directory: Path) -> None:
         settings = DRIVER_OPTIONS.read({"drivername": DRIVER, "state_dir": str(directory)})
         self.cache, self.metrics = IdentityCache(directory, DRIVER), Metrics()
-        self.proxy = CsiProxyDriver(
-            settings, self.cache, self.metrics, reopen=Backoff(first_s=reopen_s, most_s=reopen_s)
-        )
+        self.proxy = CsiProxyDriver(settings, self.cache, self.metrics, reopen=Backoff(first_s=0.0, most_s=0.0))
         self.uplink = Uplink(settings.hub_endpoint, lambda: HELLO, self.proxy, limits=Limits())
         self.proxy.uplink = self.uplink
         self.links: list[Link] = []

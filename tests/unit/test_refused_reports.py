@@ -70,10 +70,10 @@ class ReportedNodes:
     def conflicts(self, cause: str) -> float | None:
         return registry_of(self.metrics).get_sample_value("csi_bridge_node_conflicts_total", {"cause": cause})
 
-    async def restart(self, *, keys: tuple[str, ...] = (HOST, HOSTNAME)) -> ReportedNodes:
+    async def restart(self) -> ReportedNodes:
         """The hub that starts after this one."""
         await self.close()
-        return ReportedNodes(self._directory, keys=keys)
+        return ReportedNodes(self._directory)
 
     async def close(self) -> None:
         """End the links and the store. Idempotent."""

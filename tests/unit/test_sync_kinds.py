@@ -25,9 +25,9 @@ def needs(written: Any) -> list[str]:
     return [str(ref) for ref in KINDS[kept["kind"]].needs(kept)]
 
 
-def problem(text: str, name: str = "m.yaml") -> str:
+def problem(text: str) -> str:
     with pytest.raises(BrokenFile) as failure:
-        read_objects(name, text.encode())
+        read_objects("m.yaml", text.encode())
     return str(failure.value)
 
 

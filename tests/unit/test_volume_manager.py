@@ -258,11 +258,9 @@ def grow(edge: EdgeVolumes, size: str = "2Gi") -> None:
     edge.change(VOLUME, spec={**body["spec"], "capacity": {"storage": size}})
 
 
-def resize(edge: EdgeVolumes, status: str, size: str = "2Gi", have: str = "1Gi") -> None:
-    told = {"phase": "Bound", "capacity": {"storage": have}, "allocatedResources": {"storage": size}}
-    if status:
-        told["allocatedResourceStatuses"] = {"storage": status}
-    edge.change(CLAIM, status=told)
+def resize(edge: EdgeVolumes, status: str, size: str = "2Gi") -> None:
+    told = {"phase": "Bound", "capacity": {"storage": "1Gi"}, "allocatedResources": {"storage": size}}
+    edge.change(CLAIM, status={**told, "allocatedResourceStatuses": {"storage": status}})
 
 
 def claim_facts(edge: EdgeVolumes) -> list[dict[str, object]]:

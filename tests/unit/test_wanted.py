@@ -315,12 +315,6 @@ def test_a_pod_that_wants_its_files_labelled_one_by_one_gets_no_mount_option(pol
 # ---- gone ------------------------------------------------------------------------------------------------------------
 
 
-def leaving(*, grace_s: int | None = None, at: str = "2023-11-14T22:13:50Z", **more: Any) -> dict[str, Any]:
-    """A pod that is being deleted."""
-    grace = {} if grace_s is None else {"deletionGracePeriodSeconds": grace_s}
-    return pod(metadata={"deletionTimestamp": at, **grace}, **more)
-
-
 def ended(name: str = "c") -> dict[str, Any]:
     return {"name": name, "state": {"terminated": {}}}
 
@@ -339,7 +333,8 @@ def test_a_deleted_pod_is_gone_as_soon_as_each_of_its_containers_has_ended(
     status: Mapping[str, Any], gone: bool
 ) -> None:
     containers = {"containers": [{"name": "c"}, {"name": "two"}], "initContainers": [{"name": "first"}]}
-    assert wanted(store(leaving(spec=containers, status=status))).is_gone("web-uid") is gone
+    leaving = pod(metadata={"deletionTimestamp": "2023-11-14T22:13:50Z"}, spec=containers, status=status)
+    assert wanted(store(leaving)).is_gone("web-uid") is gone
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class Claims:
             lambda it: it["status"]["phase"] == "Bound",
             what="bound",
             namespace=self.namespace,
-            timeout_s=timeout_s,
+            timeout_s=30.0,
         )
         volume = self.api.get("PersistentVolume", claim["spec"]["volumeName"])
         assert volume is not None
@@ -72,7 +72,7 @@ class Claims:
             if event["involvedObject"]["name"] == name and event["reason"] == "ProvisioningFailed"
         ]
 
-    def wait_failed(self, name: str, *, times: int = 1, timeout_s: float = 30.0) -> list[Object]:
+    def wait_failed(self, name: str, *, times: int = 1) -> list[Object]:
         """The provisioner's failures, once it has said so this often."""
 
         def look() -> list[Object]:
@@ -82,7 +82,7 @@ class Claims:
         return wait_for(
             look,
             what=f"failure to provision claim {name}, {times} times",
-            timeout_s=timeout_s,
+            timeout_s=30.0,
             instead=lambda: "\n".join(self.api.events(name, namespace=self.namespace)),
         )
 

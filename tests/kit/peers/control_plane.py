@@ -53,7 +53,6 @@ class ControlPlane:
         directory: where its files and logs go.
         peer: finds a peer's binary by name.
         nodes: names of nodes whose kubelets may use it, each with an identity of its own.
-        manager_flags: further flags of the controller-manager.
         api_flags: further flags of the API server.
         service_accounts: whether pods get tokens of their ServiceAccounts.
         host: where the API server listens.
@@ -75,7 +74,6 @@ class ControlPlane:
         *,
         peer: Callable[[str], Path],
         nodes: Sequence[str] = (),
-        manager_flags: Sequence[str] = (),
         api_flags: Sequence[str] = (),
         service_accounts: bool = False,
         host: str = "127.0.0.1",
@@ -83,7 +81,6 @@ class ControlPlane:
         self.directory = directory
         self._host = host
         self._peer = peer
-        self._manager_flags = manager_flags
         self._api_flags = list(api_flags)
         if not service_accounts:
             self._api_flags.append("--disable-admission-plugins=ServiceAccount")
@@ -288,7 +285,6 @@ class ControlPlane:
             f"--service-account-private-key-file={self.directory / 'sa.key'}",
             f"--root-ca-file={self.ca}",
             "--controllers=*,-node-ipam-controller",
-            *self._manager_flags,
         )
 
     def _start_client(self, name: str, *flags: str) -> Process:

@@ -32,8 +32,8 @@ GRACE_S = 600.0
 UID = "11111111-2222-3333-4444-555555555555"
 
 
-def pv(handle: str, *, name: str = "", owner: str = "", leaving: bool = False) -> tuple[Any, Reference]:
-    reference = Reference(PERSISTENT_VOLUME, name or f"pv-{handle}", f"uid-{handle}", owner, 5_000.0, 1 << 30, leaving)
+def pv(handle: str, *, owner: str = "", leaving: bool = False) -> tuple[Any, Reference]:
+    reference = Reference(PERSISTENT_VOLUME, f"pv-{handle}", f"uid-{handle}", owner, 5_000.0, 1 << 30, leaving)
     return (DRIVER, Thing(VOLUME, handle)), reference
 
 

@@ -180,12 +180,11 @@ def test_a_key_that_the_wire_cannot_carry_is_named() -> None:
     assert isinstance(event, Untold)
 
 
-def connected_anew(*objects: Object, held: tuple[Object, ...] = ()) -> Synced:
-    """A new stream to a learner that holds other objects."""
+def connected_anew(*objects: Object) -> Synced:
+    """A new stream to a learner that holds nothing."""
     world = Synced(budget_bytes=10_000)
     for item in objects:
         world.put(item)
-    world.copy.objects = {item.ref: item for item in held}
     world.connect()
     world.settle()
     return world
@@ -327,8 +326,8 @@ def test_a_learner_cannot_fill_the_tellers_memory_with_long_names() -> None:
     assert len(teller._told) < 6_000
 
 
-def learner(budget_bytes: int = 500) -> Learner:
-    found = Learner({}, budget_bytes=budget_bytes)
+def learner() -> Learner:
+    found = Learner({}, budget_bytes=500)
     assert found.next_message()
     return found
 
