@@ -96,8 +96,8 @@ async def _run(
     leadership = term.leadership
     parts = await _open(settings, opened, term, metrics)
     join = JoinPart(settings, parts) if settings.tls_cert is not None else None
-    if (joins := join.listener() if join is not None else None) is not None:
-        opened.push_async_callback(joins.close)
+    if join is not None:
+        opened.push_async_callback(join.close)
     opened.push_async_callback(parts.hub.end)
     # Before all that calls use. If another hub takes over, the nodes' links end after the Lease is released.
     opened.push_async_callback(standby.close if leadership is None else parts.hub.hand_over)
@@ -110,9 +110,8 @@ async def _run(
     reach("lead.before-links")
     await standby.lead(parts.hub, HubPages(parts, settings, standby.ends).pages())
     reach("lead.after-links")
-    if joins is not None:
-        await joins.start()
-        log.info("listening on %s", joins.address)
+    if join is not None:
+        await join.start()
     log.info("this hub leads, with the epoch %d", parts.incarnation.epoch)
     tasks = await opened.enter_async_context(supervised())
     tasks.start(parts.placement.elections.follow(), name="elections")
@@ -126,8 +125,6 @@ async def _run(
     standby.stop_accepting()
     if join is not None:
         join.drain()
-    if joins is not None:
-        joins.stop_accepting()
     drain = parts.hub.drain if leadership is None else parts.hub.hand_over
     await _drain(served, settings.drain_timeout_s, drain())
 

@@ -46,7 +46,10 @@ class JoinPart:
     """The join part of a hub that has TLS files."""
 
     def __init__(self, settings: HubSettings, parts: HubParts) -> None:
-        """Read the CA, and let the hub serve renewals and orders about tokens. Raises SettingsError."""
+        """Read the CA, open the join listener's socket, and let the hub serve renewals and orders about tokens.
+
+        Raises SettingsError.
+        """
         files, trust = settings.tls_files(), parts.trust
         assert files is not None
         self._settings, self._trust, self._files = settings, trust, files
@@ -69,11 +72,26 @@ class JoinPart:
         parts.hub.add(Role.EDGE, Kind.RENEW, self._enrolment.serve_on_link)
         parts.orders.add(CreateToken, self._create)
         parts.orders.add(RevokeToken, self._revoke)
+        self._listener = self._listen() if settings.join_listen is not None else None
 
-    def listener(self) -> Listener | None:
-        """The join listener, on a socket that listens; None without `--join-listen`. Raises SettingsError."""
-        if self._settings.join_listen is None:
-            return None
+    async def start(self) -> None:
+        """Let nodes join, if there is a `--join-listen`."""
+        if self._listener is not None:
+            await self._listener.start()
+            log.info("listening on %s", self._listener.address)
+
+    def drain(self) -> None:
+        """Accept no more connections and requests; requests under way go on."""
+        self._links.drain()
+        if self._listener is not None:
+            self._listener.stop_accepting()
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            await self._listener.close()
+
+    def _listen(self) -> Listener:
+        assert self._settings.join_listen is not None
         tls = TlsIdentity(self._files, server=True, asks=False)
         clock = asyncio.get_running_loop().time
         rate = JoinRate(clock())
@@ -87,9 +105,6 @@ class JoinPart:
             max_handshakes=MOST_HANDSHAKES,
             admits=lambda address: rate.admits(address, clock()),
         )
-
-    def drain(self) -> None:
-        self._links.drain()
 
     # ---- orders ------------------------------------------------------------------------------------------------------
 

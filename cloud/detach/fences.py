@@ -23,7 +23,7 @@ from typing import Final
 
 from cloud.detach.absences import Absences
 from cloud.detach.mounts import Mounts
-from cloud.records.records import Body, Change, Key, RecordKind, Records, stored_bytes
+from cloud.records.records import Body, Change, Key, RecordKind, Records, not_durable, stored_bytes
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from common.errors import first_of, order_refused, timestamp
@@ -210,11 +210,7 @@ class Fences:
         try:
             await self._records.write([*self._absences.records(node), change])
         except WriteFailed as error:
-            raise order_refused(
-                f"node {node} {what}, and not yet durably",
-                f"{error}; the hub tries again, and loses it if it stops before: make room there, until csi-bridge "
-                f"status no longer says NOT WRITTEN",
-            ) from error
+            raise not_durable(f"node {node} {what}", error) from error
 
 
 def _read(key: Key, body: Body) -> _Fence:

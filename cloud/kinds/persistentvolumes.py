@@ -7,7 +7,7 @@ Rules:
 * A node gets the volume's secrets for node calls. The secrets for controller calls travel with these calls.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cloud.kinds.fields import Body, Fields, part
@@ -35,6 +35,11 @@ def handle_of(volume: Body) -> tuple[str, str] | None:
 def class_of(volume: Body) -> Ref | None:
     name = volume["spec"].get("storageClassName")
     return Ref("StorageClass", "", name) if name else None
+
+
+def node_terms(volume: Body) -> Sequence[Mapping[str, Any]]:
+    """The NodeSelectorTerms of its nodeAffinity; none if it may be used anywhere."""
+    return part(volume, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or ()
 
 
 def is_claimed_by(volume: Body, claim: Body) -> bool:

@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 from cloud.claims.claims import Claims
 from cloud.claims.rules import VOLUME, Thing
 from cloud.kinds.fields import Body, part
+from cloud.kinds.persistentvolumes import node_terms
 from cloud.records.records import Change, Key, RecordKind, Records
 from cloud.sources.source import Source
 from common.errors import LeadershipLost, SettingsError, timestamp
@@ -208,11 +209,10 @@ def _find_earlier(cluster: Source, claims: Claims) -> str:
     return ""
 
 
-def _own_segment(body: Body) -> str:
-    spec = part(body, "spec")
-    driver = part(spec, "csi").get("driver", "")
-    if not driver or (body["metadata"].get("annotations") or {}).get(_PROVISIONED_BY) != driver:
+def _own_segment(volume: Body) -> str:
+    driver = part(volume, "spec", "csi").get("driver", "")
+    if not driver or (volume["metadata"].get("annotations") or {}).get(_PROVISIONED_BY) != driver:
         return ""
-    terms = part(spec, "nodeAffinity", "required").get("nodeSelectorTerms") or ()
+    terms = node_terms(volume)
     found = (value for term in terms for key, values in choices(term) if key == NODE_SEGMENT for value in values)
     return next(found, "")

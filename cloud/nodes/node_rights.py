@@ -17,6 +17,7 @@ from typing import Any
 
 from cloud.kinds.fields import Body, part
 from cloud.kinds.nodes import NODE_IDS, read_ids
+from cloud.kinds.persistentvolumes import node_terms
 from cloud.kinds.pods import inline_drivers
 from cloud.nodes.edge_nodes import Nodes
 from common.objects.node_selector import choices
@@ -47,15 +48,14 @@ class NodeRights:
             case "Pod":
                 return next(filter(None, (self._why_not_driver(node, driver) for driver in inline_drivers(body))), "")
             case "PersistentVolume":
-                return self._why_not_volume(node, body["spec"])
+                return self._why_not_volume(node, body)
         return ""
 
-    def _why_not_volume(self, node: str, spec: Body) -> str:
-        driver = part(spec, "csi").get("driver", "")
+    def _why_not_volume(self, node: str, volume: Body) -> str:
+        driver = part(volume, "spec", "csi").get("driver", "")
         if why := self._why_not_driver(node, driver):
             return why
-        terms = part(spec, "nodeAffinity", "required").get("nodeSelectorTerms") or ()
-        others = [self._other_owner(node, term, driver) for term in terms]
+        others = [self._other_owner(node, term, driver) for term in node_terms(volume)]
         return f"its nodeAffinity names edge node {others[0]} alone" if others and all(others) else ""
 
     def _why_not_driver(self, node: str, driver: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from cloud.kinds.fields import Body, part
-from cloud.kinds.persistentvolumes import handle_of
+from cloud.kinds.persistentvolumes import handle_of, node_terms
 from common.objects.node_selector import choices
 
 # Returns the node that a segment (driver, key and value) belongs to; empty: none, or nobody knows.
@@ -49,7 +49,7 @@ def own_contents(
 
 
 def _is_tied(volume: Body, node: str, owner: Callable[[str, str], str]) -> bool:
-    terms = part(volume, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or ()
+    terms = node_terms(volume)
     return bool(terms) and all(
         any(values and all(owner(key, value) == node for value in values) for key, values in choices(term))
         for term in terms

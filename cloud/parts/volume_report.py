@@ -20,6 +20,7 @@ from typing import Any
 from cloud.detach.mounts import present_claim
 from cloud.kinds import pods, volumeattachments
 from cloud.kinds.fields import Body, part
+from cloud.kinds.persistentvolumes import node_terms
 from cloud.nodes.unique_segments import HOSTNAME
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
@@ -168,9 +169,11 @@ class _Nodes:
 
     def named_by(self, volume: Body) -> str:
         """The node that a volume's affinity allows; empty if it allows none or several."""
-        terms = part(volume, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or ()
         found = {
-            name for term in terms for name in self._candidates(term) if selects([term], self._labels_of(name), name)
+            name
+            for term in node_terms(volume)
+            for name in self._candidates(term)
+            if selects([term], self._labels_of(name), name)
         }
         return found.pop() if len(found) == 1 else ""
 

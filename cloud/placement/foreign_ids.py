@@ -32,7 +32,6 @@ class ForeignIds:
     """The conflicts of all nodes."""
 
     def __init__(self, metrics: Metrics, segments: UniqueSegments, elsewhere: Callable[[str, Thing, str], str]) -> None:
-        """`elsewhere` returns another node that a thing's PersistentVolume is for, if it is not for the given one."""
         self._metrics, self._segments, self._elsewhere = metrics, segments, elsewhere
         # By node, and by driver and name of the create: the sentence for people.
         self._found: dict[str, dict[tuple[str, str], str]] = {}

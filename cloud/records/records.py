@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from common.errors import SettingsError
+from common.errors import CallError, SettingsError, order_refused
+from common.store.database_writer import WriteFailed
 
 Key = tuple[str, ...]
 Body = dict[str, Any]
@@ -118,6 +119,15 @@ def stored_bytes(value: Any) -> int:
     """The most bytes that a value takes in an object of a cluster: the API server writes `<`, `>` and `&` with six."""
     text = json.dumps(value, separators=(",", ":"))
     return len(text) + 5 * sum(map(text.count, "<>&"))
+
+
+def not_durable(what: str, error: WriteFailed) -> CallError:
+    """The refusal of an order that counts in memory, and is not in the records yet. `put` has it, too."""
+    return order_refused(
+        f"{what}, and not yet durably",
+        f"{error}; the hub tries again, and loses it if it stops before: make room there, until csi-bridge status no "
+        f"longer says NOT WRITTEN",
+    )
 
 
 def damaged(place: str, why: str) -> SettingsError:

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Callable
 
+from cloud.records.records import not_durable
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.trust_store import CertificateState, Denial, DenialKind, TrustStore
@@ -68,11 +69,7 @@ class Denials:
         try:
             await durable
         except WriteFailed as error:
-            raise order_refused(
-                f"{in_words(denial)} is denied, and not yet durably",
-                f"{error}; the hub tries again, and loses it if it stops before: make room there, until csi-bridge "
-                f"status no longer says NOT WRITTEN",
-            ) from error
+            raise not_durable(f"{in_words(denial)} is denied", error) from error
         return f"{in_words(denial)} is denied; csi-bridge allow undoes it"
 
     async def allow(self, order: Allow, by: str) -> str:
