@@ -44,7 +44,7 @@ class HubPages:
         return HubStatus(
             software=SOFTWARE,
             known=self._parts.nodes.known,
-            connected=self._parts.nodes.connected,
+            connected=len(self._parts.nodes.connected),
             max_nodes=self._parts.nodes.max_nodes,
             has_source=self._parts.sync.source is not None,
             since=self._since,

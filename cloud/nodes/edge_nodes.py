@@ -92,6 +92,7 @@ class Nodes:
         self._records, self._metrics, self.segments = records, metrics, segments
         self._subscribers: list[Callable[[str, str], None]] = []
         self._nodes: dict[str, KnownNode] = {}
+        self.connected: set[str] = set()  # those with a visit, for decisions about calls
         self._by_driver: dict[str, set[str]] = {}
         self._began = _now()
         started = time.time()
@@ -140,7 +141,8 @@ class Nodes:
             self._replace(node, old, hello)
         node.visit = Visit(hello.name, link, time.monotonic())
         node.conflict = ""
-        self._metrics.connected_nodes += 1
+        self.connected.add(hello.name)
+        self._metrics.connected_nodes = len(self.connected)
         self._put(
             node,
             instance=hello.instance,
@@ -359,7 +361,7 @@ class Nodes:
         return refused.why if refused is not None else ""
 
     def is_connected(self, name: str) -> bool:
-        return self._of(name).visit is not None
+        return name in self.connected
 
     def connected_from(self, name: str) -> str:
         """The link of a node, such as ` (it is connected since … from …)`; empty if it is away."""
@@ -398,10 +400,6 @@ class Nodes:
             return self._began
         is_gone = node.visit is None and node.earlier is None
         return node.left if is_gone or machine not in ("", node.stored.instance) else None
-
-    @property
-    def connected(self) -> int:
-        return self._metrics.connected_nodes
 
     @property
     def known(self) -> int:
@@ -498,7 +496,8 @@ class Nodes:
     def _end(self, node: KnownNode, visit: Visit) -> None:
         visit.ended = visit.ended or time.time()
         node.visit, node.left, node.has_shut_down = None, _now(), visit.link.draining
-        self._metrics.connected_nodes -= 1
+        self.connected.discard(node.stored.name)
+        self._metrics.connected_nodes = len(self.connected)
 
 
 def _follows(live: Peer, shown: Peer) -> bool:

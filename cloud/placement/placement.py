@@ -18,7 +18,6 @@ from cloud.claims.claims import Claims
 from cloud.claims.rules import CHANGES, ENDS, LISTINGS, Thing
 from cloud.hub_settings import HubSettings
 from cloud.nodes.capabilities import with_topology
-from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.elections import Elections
 from cloud.nodes.fleet import Fleet, Fleets
 from cloud.nodes.question import Answer, Question
@@ -57,7 +56,6 @@ class Placement:
         self.inventories = Inventories(nodes, claims)
         self._pages = ListPages(nodes, claims, self._elsewhere)
         self._nodes, self._fleets, self._loss = nodes, fleets, loss
-        self._connected = _Connected(nodes)
         self.foreign = ForeignIds(metrics, nodes.segments, self._elsewhere)
         self._most_open = settings.max_open_creates
         self.elections = Elections(fleets, claims, source, metrics, rules=settings.election_rules)
@@ -160,19 +158,9 @@ class Placement:
 
     def _view(self, driver: str) -> View:
         fleet, book = self._fleets.of(driver), self.claims.book(driver)
-        return View(fleet, self._connected, book, self.affinity, self._loss(), self._most_open)
+        return View(fleet, self._nodes.connected, book, self.affinity, self._loss(), self._most_open)
 
     def _elsewhere(self, driver: str, thing: Thing, node: str) -> str:
         if self.affinity is None or not self.affinity.names(driver, thing.id):
             return ""
         return elsewhere(driver, thing, node, self._view(driver))
-
-
-class _Connected:
-    """The connected nodes, for `in`."""
-
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-
-    def __contains__(self, node: object) -> bool:
-        return self._nodes.is_connected(str(node))

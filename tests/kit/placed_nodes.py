@@ -44,8 +44,8 @@ from common.errors import (
     driver_missing,
     node_offline,
 )
+from common.messages import Kind as StreamKind
 from common.messages import Open, Priority
-from common.messages import RecordKind as StreamKind
 from common.objects.objects import Ref, Stamp
 from common.objects.topology import NODE_SEGMENT
 from common.observe.metrics import Metrics
@@ -386,8 +386,12 @@ class Placed:
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         return self.reports.get(name)
 
+    @property
+    def connected(self) -> set[str]:
+        return self.reports.keys() - self.away
+
     def is_connected(self, name: str) -> bool:
-        return name in self.reports and name not in self.away
+        return name in self.connected
 
     def why_refused(self, driver: str, name: str) -> str:
         return self.refused.get(name, "")

@@ -185,7 +185,7 @@ async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: K
     other, _ = await world.links()
     world.nodes.disconnect("n1", other)
     world.nodes.disconnect("nobody", other)
-    assert world.nodes.connected == 1
+    assert world.nodes.connected == {"n1"}
 
 
 async def test_a_node_that_was_away_before_the_hubs_restart_keeps_the_time_it_left(world: Known) -> None:
@@ -308,7 +308,7 @@ async def test_the_same_instance_with_another_key_and_no_later_certificate_hears
 async def test_the_same_instance_with_its_renewed_key_replaces_its_old_link(world: Known) -> None:
     first, _ = await world.connected()
     await world.come(hello(), key=RENEWED)
-    assert (first.over, world.nodes.connected) == (True, 1)
+    assert (first.over, world.nodes.connected) == (True, {"n1"})
 
 
 async def test_of_a_node_that_joined_a_later_generation_is_a_later_certificate(world: Known) -> None:
@@ -358,10 +358,10 @@ async def test_a_second_link_beside_the_first_takes_the_new_calls_and_those_unde
     await settle()
     assert first.over
     world.nodes.disconnect("n1", first)
-    assert (world.described().connected, world.nodes.connected, world.since) == (True, 1, since)
+    assert (world.described().connected, world.nodes.connected, world.since) == (True, {"n1"}, since)
     assert world.described().unreported == []
     world.nodes.disconnect("n1", second)
-    assert (world.described().connected, world.nodes.connected) == (False, 0)
+    assert (world.described().connected, world.nodes.connected) == (False, set())
 
 
 async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_away_and_its_calls_finish(
@@ -398,7 +398,7 @@ async def test_an_agent_has_two_links_at_most(world: Known, caplog: pytest.LogCa
     await world.beside(serial=3)
     assert (first.over, second.over) == (True, False)
     world.nodes.disconnect("n1", first)
-    assert world.nodes.connected == 1
+    assert world.nodes.connected == {"n1"}
     assert {it.__dict__.get("peer") for it in caplog.records if "second link" in it.msg} == {"edge n1"}
 
 
@@ -408,7 +408,7 @@ async def test_a_link_that_only_says_that_it_comes_beside_replaces_the_first(
 ) -> None:
     first, _ = await world.connected()
     await world.come(replace(hello(boot=boot), beside=True), serial=serial)
-    assert (first.over, world.nodes.connected) == (True, 1)
+    assert (first.over, world.nodes.connected) == (True, {"n1"})
 
 
 # -------------------- too many --------------------
