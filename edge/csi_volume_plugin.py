@@ -18,7 +18,7 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -32,7 +32,7 @@ from common.observe.metrics import VolumeStats
 from common.status import Code, code_name
 from common.store.fault_points import reach
 from edge.calls import node_requests
-from edge.calls.node_requests import Has, Tokens
+from edge.calls.node_requests import Has, Inputs
 from edge.disk import ownership
 from edge.disk.block_devices import BlockDevices
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable, published_for, scan, staged_for
@@ -85,9 +85,8 @@ class VolumePlugin:
     async def stage(
         self,
         wanted: PodVolume,
+        inputs: Inputs,
         *,
-        publish_context: Mapping[str, str],
-        secrets: Mapping[str, str],
         reconstructed: bool = False,
         may_go_on: MayGoOn = always,
     ) -> None:
@@ -102,14 +101,12 @@ class VolumePlugin:
         stages = Has.STAGE_UNSTAGE_VOLUME in driver.capabilities
         staged = staged_for(volume)
         target = str(self._dirs.target(staged))
-        request = node_requests.stage(
-            wanted, target, driver.capabilities, publish_context=publish_context, secrets=secrets
-        )
+        request = node_requests.stage(wanted, target, driver.capabilities, inputs)
         await _locally(NotReady, self._dirs.prepare_stage, wanted, stages=stages)
         if not stages:
             return
         try:
-            hidden = node_requests.sensitive(volume, publish_context, secrets)
+            hidden = node_requests.sensitive(volume, inputs)
             await self._call(driver, "stage", request, hidden, may_begin=may_go_on)
         except Refused:
             if not reconstructed:
@@ -119,10 +116,8 @@ class VolumePlugin:
     async def publish(
         self,
         wanted: PodVolume,
+        inputs: Inputs,
         *,
-        publish_context: Mapping[str, str],
-        secrets: Mapping[str, str],
-        tokens: Tokens | None = None,
         reconstructed: bool = False,
         tell: Callable[[str], None] | None = None,
         may_go_on: MayGoOn = always,
@@ -137,18 +132,11 @@ class VolumePlugin:
         driver = self._driver(volume.driver)
         published = published_for(wanted)
         target = self._dirs.target(published)
-        request = node_requests.publish(
-            wanted,
-            str(target),
-            self._published_from(volume, driver),
-            driver.capabilities,
-            publish_context=publish_context,
-            secrets=secrets,
-            tokens=tokens,
-        )
+        staging = self._published_from(volume, driver)
+        request = node_requests.publish(wanted, str(target), staging, driver.capabilities, inputs)
         await _locally(NotReady, self._dirs.prepare_publish, wanted, target)
         try:
-            hidden = node_requests.sensitive(volume, publish_context, secrets, tokens=tokens)
+            hidden = node_requests.sensitive(volume, inputs)
             await self._call(driver, "publish", request, hidden, may_begin=may_go_on)
         except Refused:
             if not reconstructed and not volume.block:
@@ -240,9 +228,9 @@ class VolumePlugin:
         self,
         volume: Volume,
         pod_uid: str,
+        inputs: Inputs,
         *,
         required_bytes: int,
-        secrets: Mapping[str, str],
         may_go_on: MayGoOn = always,
     ) -> None:
         """Call NodeExpandVolume at a pod's mount, if `may_go_on` allows it then."""
@@ -259,9 +247,9 @@ class VolumePlugin:
             await _locally(NotReady, self._dirs.clear_way, Path(path))
         staging = self._dirs.target(staged_for(volume))
         request = node_requests.expand(
-            volume, path, str(staging), driver.capabilities, required_bytes=required_bytes, secrets=secrets
+            volume, path, str(staging), driver.capabilities, inputs, required_bytes=required_bytes
         )
-        hidden = node_requests.sensitive(volume, secrets)
+        hidden = node_requests.sensitive(volume, inputs)
         answer = await self._call(driver, "expand", request, hidden, may_begin=may_go_on)
         _understood(driver, "NodeExpandVolume", node_requests.check_expanded, answer)
 

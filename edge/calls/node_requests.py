@@ -6,6 +6,7 @@ csi_mounter.go, csi_block.go, expander.go). All functions are pure.
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeVar, cast
 
@@ -35,6 +36,15 @@ class Has(IntEnum):
     GET_VOLUME_HEALTH = 7
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a call needs that is read when it is made. Its text shows none of it."""
+
+    publish_context: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tokens: Tokens | None = field(default=None, repr=False)
+
+
 M = TypeVar("M", bound=Message)
 
 _Mode = pb.VolumeCapability.AccessMode.Mode
@@ -56,21 +66,14 @@ _MULTI_WRITER_MODES = _MODES | {
 _BLOCK_FS_TYPE = "block"
 
 
-def stage(
-    wanted: PodVolume,
-    target: str,
-    capabilities: AbstractSet[int],
-    *,
-    publish_context: Mapping[str, str],
-    secrets: Mapping[str, str],
-) -> pb.NodeStageVolumeRequest:
+def stage(wanted: PodVolume, target: str, capabilities: AbstractSet[int], inputs: Inputs) -> pb.NodeStageVolumeRequest:
     volume = wanted.volume
     return pb.NodeStageVolumeRequest(
         volume_id=volume.handle,
-        publish_context=publish_context,
+        publish_context=inputs.publish_context,
         staging_target_path=target,
         volume_capability=_pods_capability(wanted, capabilities),
-        secrets=secrets,
+        secrets=inputs.secrets,
         volume_context=volume.attributes,
     )
 
@@ -80,20 +83,17 @@ def publish(
     target: str,
     staging_target: str,  # empty if the driver does not stage; a block volume has one under any driver
     capabilities: AbstractSet[int],
-    *,
-    publish_context: Mapping[str, str],
-    secrets: Mapping[str, str],
-    tokens: Tokens | None,
+    inputs: Inputs,
 ) -> pb.NodePublishVolumeRequest:
     volume = wanted.volume
-    context, told = dict(volume.attributes), dict(secrets)  # csi-contract.md#pod-information-goes-into-a-copy
+    context, told = dict(volume.attributes), dict(inputs.secrets)  # csi-contract.md#pod-information-goes-into-a-copy
     if volume.rules.pod_info:
         context |= _pod_info(wanted)
     if volume.rules.token_audiences and not volume.block:
-        (told if volume.rules.tokens_in_secrets else context)[TOKENS_KEY] = encode_map(tokens or {}).decode()
+        (told if volume.rules.tokens_in_secrets else context)[TOKENS_KEY] = encode_map(inputs.tokens or {}).decode()
     return pb.NodePublishVolumeRequest(
         volume_id=volume.handle,
-        publish_context={} if volume.ephemeral else publish_context,
+        publish_context={} if volume.ephemeral else inputs.publish_context,
         staging_target_path="" if volume.ephemeral else staging_target,
         target_path=target,
         volume_capability=_pods_capability(wanted, capabilities),
@@ -108,9 +108,9 @@ def expand(
     path: str,
     staging_target: str,
     capabilities: AbstractSet[int],
+    inputs: Inputs,
     *,
     required_bytes: int,
-    secrets: Mapping[str, str],
 ) -> pb.NodeExpandVolumeRequest:
     return pb.NodeExpandVolumeRequest(
         volume_id=volume.handle,
@@ -118,7 +118,7 @@ def expand(
         capacity_range=pb.CapacityRange(required_bytes=required_bytes),
         staging_target_path=staging_target,
         volume_capability=_capability(volume, capabilities),
-        secrets=secrets,
+        secrets=inputs.secrets,
     )
 
 
@@ -167,12 +167,10 @@ def wants_fs_group(wanted: PodVolume, capabilities: AbstractSet[int]) -> bool:
     return bool(volume.fs_type) and alone
 
 
-def sensitive(volume: Volume, *maps: Mapping[str, str], tokens: Tokens | None = None) -> frozenset[str]:
+def sensitive(volume: Volume, inputs: Inputs) -> frozenset[str]:
     """Return the values of a request that must not be shown if the driver repeats them in an error."""
-    values = {value for found in maps for value in found.values()} | set(volume.mount_options)
-    for token in (tokens or {}).values():
-        values.add(token.get("token", ""))
-    return frozenset(values)
+    tokens = (token.get("token", "") for token in (inputs.tokens or {}).values())
+    return frozenset((*inputs.publish_context.values(), *inputs.secrets.values(), *tokens, *volume.mount_options))
 
 
 def _pods_capability(wanted: PodVolume, capabilities: AbstractSet[int]) -> pb.VolumeCapability:
@@ -221,11 +219,11 @@ def _condition(response: pb.NodeGetVolumeStatsResponse) -> tuple[bool, str]:
         if outer.field_number != 2 or outer.wire_type != 2:
             continue
         # A ProbeRequest is a message without fields: it parses all of the condition's fields as unknown.
-        for field in _unknown(_decoded(pb.ProbeRequest, outer.data)):
-            if (field.field_number, field.wire_type) == (1, 0):
-                abnormal = bool(field.data)
-            elif (field.field_number, field.wire_type) == (2, 2):
-                message = field.data.decode(errors="replace")
+        for part in _unknown(_decoded(pb.ProbeRequest, outer.data)):
+            if (part.field_number, part.wire_type) == (1, 0):
+                abnormal = bool(part.data)
+            elif (part.field_number, part.wire_type) == (2, 2):
+                message = part.data.decode(errors="replace")
     return abnormal, message
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from common.status import Code
 from common.store.fault_points import reach
-from edge.calls.node_requests import Has
+from edge.calls.node_requests import Has, Inputs
 from edge.manager.host import VolumeHost
 from edge.manager.rows import VolumeRows
 from edge.manager.steps import Step
@@ -143,7 +143,7 @@ class VolumeExpander:
     async def _ask(self, want: PodVolume, plan: ExpansionPlan) -> bool:
         """Return whether the driver has expanded the volume."""
         host, volume = self._host, want.volume
-        secrets = host.inputs.secrets(volume.expand_secret)
+        inputs = Inputs(secrets=host.inputs.secrets(volume.expand_secret))
         reach("expand.before-intent")
         if not (plan.legacy or plan.claim_knows):
             host.facts.expanding(plan.claim)
@@ -152,11 +152,7 @@ class VolumeExpander:
             # A driver may grow a device that is not mounted.
             async with host.fencing.mounting(volume, Step.EXPAND.value) as may_go_on:
                 await host.plugin.expand(
-                    volume,
-                    want.pod.uid,
-                    required_bytes=plan.required_bytes,
-                    secrets=secrets,
-                    may_go_on=may_go_on,
+                    volume, want.pod.uid, inputs, required_bytes=plan.required_bytes, may_go_on=may_go_on
                 )
         except Refused as error:
             if error.code != Code.FAILED_PRECONDITION:

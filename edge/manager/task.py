@@ -253,8 +253,8 @@ class VolumeTask:
         assert want is not None
         volume = want.volume
         host.driver(self.key.driver)
-        context, attachment_uid = host.inputs.publish_context(volume), host.inputs.attachment_uid(volume)
-        secrets = host.inputs.secrets(volume.stage_secret) if self._staging.is_asked_for else {}
+        inputs = host.inputs.to_stage(volume, asked=self._staging.is_asked_for)
+        attachment_uid = host.inputs.attachment_uid(volume)
         before = self.rows.device
         is_held_anew = await self._hold(want, before)
         is_known = before is not None and (before.attached or volume.is_sole) and not is_held_anew
@@ -271,13 +271,7 @@ class VolumeTask:
             if must_be_known and not self.use.is_confirmed:
                 raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
             async with host.fencing.mounting(volume, Step.STAGE.value) as may_go_on:
-                await host.plugin.stage(
-                    want,
-                    publish_context=context,
-                    secrets=secrets,
-                    reconstructed=intent.reconstructed,
-                    may_go_on=may_go_on,
-                )
+                await host.plugin.stage(want, inputs, reconstructed=intent.reconstructed, may_go_on=may_go_on)
         except (NotReady, Refused) as error:
             await self._settle_failed(Step.STAGE, before, intent, error)
             raise
@@ -336,9 +330,7 @@ class VolumeTask:
         pod, host = want.pod, self._host
         self._check(self._staging.obstacle(want) or self._staging.misfit(want))
         host.driver(self.key.driver)
-        context = host.inputs.publish_context(want.volume)
-        secrets = host.inputs.secrets(want.volume.publish_secret)
-        tokens = host.inputs.tokens(want)
+        inputs = host.inputs.to_publish(want)
         before = self.rows.publications.get(target)
         intent = self._intent_to_publish(want, before)
         self._check_lease(want.volume)
@@ -348,9 +340,7 @@ class VolumeTask:
             async with host.fencing.mounting(want.volume, pod.uid) as may_go_on:
                 await host.plugin.publish(
                     want,
-                    publish_context=context,
-                    secrets=secrets,
-                    tokens=tokens,
+                    inputs,
                     reconstructed=intent.reconstructed,
                     tell=lambda text: host.facts.tell_pod(pod, "VolumePermissionChangeInProgress", text),
                     may_go_on=may_go_on,

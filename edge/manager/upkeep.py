@@ -63,23 +63,14 @@ class VolumeUpkeep:
 
     async def republish(self, target: Target, want: PodVolume) -> None:
         """Let the driver refresh the contents (docs/csi-contract.md#tokens-and-republishing)."""
-        host, inputs = self._host, self._host.inputs
+        host = self._host
         self._due[Step.REPUBLISH, target] = host.clock.monotonic() + self._republish_s(target)
         pod = f"{want.pod.namespace}/{want.pod.name}"
         try:
             host.driver(self._key.driver)
-            context = inputs.publish_context(want.volume)
-            secrets = inputs.secrets(want.volume.publish_secret)
-            tokens = inputs.tokens(want)
+            inputs = host.inputs.to_publish(want)
             async with host.fencing.mounting(want.volume, want.pod.uid) as may_go_on:
-                await host.plugin.publish(
-                    want,
-                    publish_context=context,
-                    secrets=secrets,
-                    tokens=tokens,
-                    reconstructed=True,
-                    may_go_on=may_go_on,
-                )
+                await host.plugin.publish(want, inputs, reconstructed=True, may_go_on=may_go_on)
         except NotReady as error:
             log.debug("volume %s is not refreshed for pod %s: %s", self._key, pod, error.why)
         except VolumeError as error:

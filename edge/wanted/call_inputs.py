@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from common.objects.objects import Ref
+from edge.calls.node_requests import Inputs
 from edge.stores.object_store import ObjectStore
 from edge.volume_errors import NotReady
 from edge.volumes import PodVolume, SecretRef, Volume, attachment_name
@@ -28,6 +29,14 @@ class CallInputs:
 
     def __init__(self, objects: ObjectStore, *, node: str, clock: Clock) -> None:
         self._objects, self._node, self._clock = objects, node, clock
+
+    def to_stage(self, volume: Volume, *, asked: bool) -> Inputs:
+        """Return the inputs of NodeStageVolume; without secrets if the driver is not `asked` to stage."""
+        return Inputs(self.publish_context(volume), self.secrets(volume.stage_secret if asked else None))
+
+    def to_publish(self, want: PodVolume) -> Inputs:
+        volume = want.volume
+        return Inputs(self.publish_context(volume), self.secrets(volume.publish_secret), self.tokens(want))
 
     def publish_context(self, volume: Volume) -> dict[str, str]:
         """Return the attachment's metadata; empty if none is needed. Raises Waiting if it is not attached."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.calls.node_requests import Inputs
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.found_volumes import Published, Staged
 from edge.volume_errors import NotReady, Uncertain
@@ -78,8 +79,8 @@ def staged(volume: Volume) -> Staged:
 
 
 async def up(plugin: VolumePlugin, volume: Volume) -> None:
-    await plugin.stage(in_pod(volume), publish_context={}, secrets={})
-    await plugin.publish(in_pod(volume), publish_context={}, secrets={})
+    await plugin.stage(in_pod(volume), Inputs())
+    await plugin.publish(in_pod(volume), Inputs())
 
 
 async def down(plugin: VolumePlugin, volume: Volume) -> None:

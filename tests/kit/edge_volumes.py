@@ -23,6 +23,7 @@ from typing import Any
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from common.observe.metrics import Metrics, VolumeStats
 from common.pages.agent import PodVolumeStatus
+from edge.calls.node_requests import Inputs
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable, published_for, staged_for
 from edge.disk.layout import Layout
@@ -359,12 +360,12 @@ class FakePlugin:
     def fails(self, step: str, *outcomes: Outcome) -> None:
         self.outcomes.setdefault(step, []).extend(outcomes)
 
-    async def stage(self, wanted: PodVolume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
+    async def stage(self, wanted: PodVolume, _inputs: Inputs, *, may_go_on: Callable[[], bool], **given: Any) -> None:
         assert may_go_on()
         await self._step("stage", wanted.volume.handle, given={"wanted": wanted, **given})
         self._mount(staged_for(wanted.volume))
 
-    async def publish(self, wanted: PodVolume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
+    async def publish(self, wanted: PodVolume, _inputs: Inputs, *, may_go_on: Callable[[], bool], **given: Any) -> None:
         assert may_go_on()
         if "tell" not in given:  # a refresh
             await self._step("republish", wanted.volume.handle, wanted.pod.uid, given=given)
@@ -384,13 +385,13 @@ class FakePlugin:
         self,
         volume: Volume,
         pod_uid: str,
+        inputs: Inputs,
         *,
         required_bytes: int,
-        secrets: Mapping[str, str],
         may_go_on: Callable[[], bool],
     ) -> None:
         assert may_go_on()
-        given = {"required_bytes": required_bytes, "secrets": secrets}
+        given = {"required_bytes": required_bytes, "secrets": inputs.secrets}
         await self._step("expand", volume.handle, pod_uid, given=given)
 
     async def stats(self, published: Published) -> VolumeStats | None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from common.status import Code
+from edge.calls.node_requests import Inputs
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk import mounts
 from edge.disk.block_devices import BlockDevices
@@ -53,13 +54,15 @@ def on_disk(plugin: VolumePlugin) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in found)
 
 
+INPUTS = Inputs(secrets={"k": "s3cret!"})
+
+
 async def stage(plugin: VolumePlugin, volume: Volume = VOLUME, **more: Any) -> None:
-    given = {"publish_context": {"a": "context-value"}, "secrets": {"k": "s3cret!"}}
-    await plugin.stage(replace(WANTED, volume=volume), **(given | more))
+    await plugin.stage(replace(WANTED, volume=volume), Inputs({"a": "context-value"}, {"k": "s3cret!"}), **more)
 
 
-async def publish(plugin: VolumePlugin, wanted: PodVolume = WANTED, **more: Any) -> None:
-    await plugin.publish(wanted, **({"publish_context": {}, "secrets": {"k": "s3cret!"}} | more))
+async def publish(plugin: VolumePlugin, wanted: PodVolume = WANTED, inputs: Inputs = INPUTS, **more: Any) -> None:
+    await plugin.publish(wanted, inputs, **more)
 
 
 async def failed(work: Any) -> VolumeError:
@@ -146,7 +149,7 @@ async def test_a_failed_republication_changes_nothing(
     await publish(plugin)
     before = on_disk(plugin)
     driver.answers["NodePublishVolume"] = answer
-    await failed(plugin.publish(WANTED, publish_context={}, secrets={}, reconstructed=True))
+    await failed(plugin.publish(WANTED, Inputs(), reconstructed=True))
     assert on_disk(plugin) == before
 
 
@@ -171,7 +174,9 @@ async def test_what_was_secret_in_the_request_is_not_told(plugin: VolumePlugin, 
     wanted = replace(WANTED, volume=replace(VOLUME, rules=rules))
     tokens = {"a": {"token": "token-of-the-pod", "expirationTimestamp": "2026-01-01T00:00:00Z"}}
     staged = str(await failed(stage(plugin)))
-    published = str(await failed(publish(plugin, wanted, tokens=tokens, publish_context={"a": "context-value"})))
+    inputs = Inputs({"a": "context-value"}, {"k": "s3cret!"}, tokens)
+    published = str(await failed(publish(plugin, wanted, inputs)))
+    assert str(inputs) == "Inputs()"
     for secret in ("hunter2", "s3cret!", "context-value"):
         assert secret not in staged + published
     assert "token-of-the-pod" not in published
@@ -228,13 +233,13 @@ async def test_an_expansion_whose_answer_does_not_parse_is_not_taken_as_done(
     plugin: VolumePlugin, driver: ScriptedDriver
 ) -> None:
     driver.responses["NodeExpandVolume"] = b"\xff"
-    error = await failed(plugin.expand(VOLUME, "u1", required_bytes=100, secrets={}))
+    error = await failed(plugin.expand(VOLUME, "u1", Inputs(), required_bytes=100))
     assert isinstance(error, Uncertain)
     assert "answered NodeExpandVolume with OK, but" in str(error)
 
 
 async def test_an_expansion_names_the_pods_mount_and_the_staging(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
-    await plugin.expand(VOLUME, "u1", required_bytes=100, secrets={})
+    await plugin.expand(VOLUME, "u1", Inputs(), required_bytes=100)
     request = driver.last("NodeExpandVolume")
     assert request.volume_path == str(plugin.layout.root / TARGET / "mount")
     assert request.staging_target_path == str(plugin.layout.root / STAGING / "globalmount")
@@ -247,7 +252,7 @@ async def test_a_driver_is_asked_neither_to_stage_nor_to_expand_without_the_capa
     await stage(plugin)
     await publish(plugin)
     assert driver.last("NodePublishVolume").staging_target_path == ""
-    error = await failed(plugin.expand(VOLUME, "u1", required_bytes=100, secrets={}))
+    error = await failed(plugin.expand(VOLUME, "u1", Inputs(), required_bytes=100))
     assert (type(error), error.code) == (Refused, Code.UNIMPLEMENTED)
     await plugin.unpublish(PUBLISHED)
     await plugin.unstage(STAGED)
@@ -443,7 +448,7 @@ async def test_of_a_gone_pods_volume_that_cannot_be_cleaned_away_nothing_is_reme
     ("method", "step", "called"),
     [
         ("unmap", lambda plugin: plugin.unpublish(BLOCK_PUBLISHED), "Unpublish"),
-        ("device", lambda plugin: plugin.expand(BLOCK, "u1", required_bytes=100, secrets={}), "Expand"),
+        ("device", lambda plugin: plugin.expand(BLOCK, "u1", Inputs(), required_bytes=100), "Expand"),
     ],
     ids=["when it is unpublished", "when it is expanded"],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from common.objects.objects import Ref
 from common.observe.metrics import Metrics
+from edge.calls.node_requests import Inputs
 from edge.direct.file_systems import Content
 from edge.disk.found_volumes import Published
 from edge.disk.layout import Layout
@@ -257,8 +258,8 @@ async def test_a_volume_that_its_driver_has_deferred_is_recognised_and_its_lefto
     ref = edge.add_pod()
     publish = edge.plugin.publish
 
-    async def told_by_driver(wanted: PodVolume, **given: Any) -> None:
-        await publish(wanted, **given)
+    async def told_by_driver(wanted: PodVolume, inputs: Inputs, **given: Any) -> None:
+        await publish(wanted, inputs, **given)
         edge.direct.told = {"web-uid/pv-data"}
 
     edge.plugin.publish = told_by_driver  # type: ignore[method-assign]  # the driver writes the mount info meanwhile

@@ -25,14 +25,13 @@ def wanted(volume: Volume = VOLUME, pod: Pod = POD, **more: Any) -> PodVolume:
 def stage(
     volume: Volume = VOLUME, capabilities: frozenset[int] = STAGE_ONLY, pod: Pod = POD
 ) -> pb.NodeStageVolumeRequest:
-    return requests.stage(wanted(volume, pod), "/staging", capabilities, publish_context={}, secrets={})
+    return requests.stage(wanted(volume, pod), "/staging", capabilities, requests.Inputs())
 
 
 def publish(
     what: PodVolume | None = None, capabilities: frozenset[int] = STAGE_ONLY, **more: Any
 ) -> pb.NodePublishVolumeRequest:
-    settings: dict[str, Any] = {"publish_context": {}, "secrets": {}, "tokens": None} | more
-    return requests.publish(what or wanted(), "/target", "/staging", capabilities, **settings)
+    return requests.publish(what or wanted(), "/target", "/staging", capabilities, requests.Inputs(**more))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ def test_the_group_is_told_to_a_driver_that_applies_it_and_to_no_other() -> None
 
 
 def test_an_expansion_says_the_size() -> None:
-    request = requests.expand(VOLUME, "/target", "/staging", ALL, required_bytes=2**31, secrets={})
+    request = requests.expand(VOLUME, "/target", "/staging", ALL, requests.Inputs(), required_bytes=2**31)
     assert request.capacity_range.required_bytes == 2**31
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from common.objects.objects import Ref
 from common.status import Code
+from edge.calls.node_requests import Inputs
 from edge.disk.found_volumes import Found, Published, Staged, published_for, staged_for
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import PodVolume, attachment_name
@@ -78,14 +79,14 @@ class Plugin(FakePlugin):
             self.mounted.add(what)
             raise
 
-    async def stage(self, wanted: PodVolume, **given: Any) -> None:
+    async def stage(self, wanted: PodVolume, inputs: Inputs, **given: Any) -> None:
         with self.doing(staged_for(wanted.volume)):
-            await super().stage(wanted, **given)
+            await super().stage(wanted, inputs, **given)
 
-    async def publish(self, wanted: PodVolume, **given: Any) -> None:
+    async def publish(self, wanted: PodVolume, inputs: Inputs, **given: Any) -> None:
         self.must(staged_for(wanted.volume) in self.mounted, "published before it was staged")
         with self.doing(published_for(wanted)):
-            await super().publish(wanted, **given)
+            await super().publish(wanted, inputs, **given)
 
     async def unpublish(self, published: Published) -> None:
         self.done.discard(bare(published))
