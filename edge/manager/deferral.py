@@ -79,7 +79,7 @@ class VolumeDeferral:
 
     def may_have(self, row: Publication) -> bool:
         """Whether the agent has handed a publication over, or may have in a time that it does not remember."""
-        return row.agent_defers or (row.reconstructed and row.block and self._host.may_defer)
+        return row.agent_defers or (row.reconstructed and row.block and self._host.wanted.may_defer)
 
     async def take_back(self, row: Publication) -> None:
         """Undo `hand_over`, before the driver unpublishes. Raises Uncertain if it must be repeated."""
@@ -92,7 +92,7 @@ class VolumeDeferral:
 
     async def notice(self, want: PodVolume) -> None:
         """Note in the row whether the driver itself has told the runtime of the volume (csi-kata-directvolume does)."""
-        if self._host.may_defer and not want.volume.block:
+        if self._host.wanted.may_defer and not want.volume.block:
             target = target_for(want)
             row = self._rows.publications[target]
             is_told = await self._direct.is_told(row)
@@ -102,7 +102,7 @@ class VolumeDeferral:
 
     async def forget(self, row: Publication) -> None:
         """Remove what a driver left of its own deferral, once it has unpublished. Raises Uncertain: repeat it."""
-        if row.runtime or (row.reconstructed and self._host.may_defer):
+        if row.runtime or (row.reconstructed and self._host.wanted.may_defer):
             await self._direct.forget(row)
 
     # ---- the device --------------------------------------------------------------------------------------------------

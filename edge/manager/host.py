@@ -73,11 +73,6 @@ class VolumeHost:
         self.users = defaultdict(set)
         self.readings: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(READINGS_AT_ONCE))
 
-    @property
-    def may_defer(self) -> bool:
-        """Whether a runtime is known that mounts volumes in its guest."""
-        return bool(self.wanted.opt_in.runtimes)
-
     def driver(self, name: str) -> NodeDriver:
         driver = self.drivers.find(name)
         if driver is None or not driver.registered:

@@ -44,8 +44,6 @@ from edge.wanted.opt_in import ANNOTATION, ATTRIBUTE, NotDeferrable, OptIn, aske
 
 Body = Mapping[str, Any]
 
-Look = Callable[[Ref], Object | None]  # returns the object that a Ref names, or None
-
 # While a claim has this finalizer, its deletion waits for the pods that use it (the kubelet's populator).
 _PROTECTION = "kubernetes.io/pvc-protection"
 
@@ -90,32 +88,33 @@ class PodWants:
     unread: bool = False  # the pod or an object that it names could not be read from the disk, and must be read again
 
 
+@dataclass(slots=True, kw_only=True)
+class Surroundings:
+    """What the resolution of every pod of a node looks at, besides the pod."""
+
+    look: Callable[[Ref], Object | None]  # returns the object that a Ref names
+    node: str
+    labels: Mapping[str, str] = field(default_factory=dict)  # the node's
+    selinux: bool  # whether the node's kernel enforces labels
+    opt_in: OptIn
+
+
 class _Unresolved(Exception):
     """A volume cannot be resolved; `str()` is the reason."""
 
 
-def resolve(
-    found: Object,
-    look: Look,
-    *,
-    node: str,
-    labels: Mapping[str, str],
-    now: float,
-    deleted_at: float | None,
-    selinux: bool,
-    opt_in: OptIn,
-) -> PodWants | None:
+def resolve(found: Object, around: Surroundings, *, now: float, deleted_at: float | None) -> PodWants | None:
     """Return what a Pod object wants; None if it is another node's. `now` and `deleted_at` are monotonic times."""
     try:
         body = found.read()
-        if str(body["spec"].get("nodeName", "")) not in {node, ""}:  # a pod without nodeName is malformed, not gone
+        if str(body["spec"].get("nodeName", "")) not in {around.node, ""}:  # without one it is malformed, not gone
             return None
         deleted_at, ends_at = _deletion(body, now if deleted_at is None else deleted_at)
         _require_name("the pod's uid", found.stamp.uid)
         pod = _pod(found, body, is_over=ends_at is not None and (ends_at <= now or _all_ended(body)))
         if pod.gone:
             return PodWants(pod=pod, deleted_at=deleted_at)
-        wants = _Resolver(look, node, labels, pod, body, selinux, opt_in).wants()
+        wants = _Resolver(around, pod, body).wants()
         return replace(wants, deleted_at=deleted_at, ends_at=ends_at)
     except _Unresolved as reason:
         why = str(reason)
@@ -207,13 +206,9 @@ class _Use:
 
 @dataclass(slots=True)
 class _Resolver:
-    _look: Look
-    _node: str
-    _labels: Mapping[str, str]
+    _around: Surroundings
     _pod: Pod
     _body: Body
-    _selinux: bool
-    _opt_in: OptIn
     _refs: set[Ref] = field(default_factory=set)
     _stamps: dict[Ref, str] = field(default_factory=dict)
     _asked: frozenset[str] = frozenset()
@@ -311,11 +306,9 @@ class _Resolver:
         csi = spec.get("csi")
         if not csi:
             raise _Unresolved(f"PV {name} is not a CSI volume, and the agent mounts no others")
-        required = (spec.get("nodeAffinity") or {}).get("required")
-        if required is not None and not selects(required.get("nodeSelectorTerms") or [], self._labels, self._node):
-            raise _Unresolved(
-                f"PV {name} is not for this node: its nodeAffinity does not match the labels of {self._node}"
-            )
+        required, node = (spec.get("nodeAffinity") or {}).get("required"), self._around.node
+        if required is not None and not selects(required.get("nodeSelectorTerms") or [], self._around.labels, node):
+            raise _Unresolved(f"PV {name} is not for this node: its nodeAffinity does not match the labels of {node}")
         policy = body["metadata"].get("annotations"), self._class_parameters(spec)
         rules = self._rules(str(csi["driver"]))
         if not rules.persistent:
@@ -340,7 +333,7 @@ class _Resolver:
             rules=rules,
         )
         if rules.attach_required:
-            self._stamp(Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._node)))
+            self._stamp(Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._around.node)))
         self._stamp_calls(volume)
         return volume
 
@@ -352,7 +345,7 @@ class _Resolver:
         ref = Ref("CSIDriver", "", driver)
         rules = self._rules(driver)
         if not rules.ephemeral:
-            why = "does not list the volume mode Ephemeral" if self._look(ref) else "is missing"
+            why = "does not list the volume mode Ephemeral" if self._around.look(ref) else "is missing"
             raise _Unresolved(f"volume {name} is an inline volume of driver {driver}, whose CSIDriver object {why}")
         secret = csi.get("nodePublishSecretRef")
         volume = Volume(
@@ -374,15 +367,16 @@ class _Resolver:
     def _deferred(self, want: PodVolume, use: _Use) -> PodVolume:
         if want.volume_name not in self._asked and not is_true(want.volume.attributes.get(ATTRIBUTE)):
             return want
-        found = self._look(Ref("CSIDriver", "", want.volume.driver))
+        found = self._around.look(Ref("CSIDriver", "", want.volume.driver))
         annotations = (found.read()["metadata"].get("annotations") if found is not None else None) or {}
-        return self._opt_in.decide(want, allowed=is_true(annotations.get(ANNOTATION)), sub_path=use.sub_path)
+        allowed = is_true(annotations.get(ANNOTATION))
+        return self._around.opt_in.decide(want, allowed=allowed, sub_path=use.sub_path)
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 
     def _seen(self, ref: Ref) -> Object | None:
         self._refs.add(ref)
-        return self._look(ref)
+        return self._around.look(ref)
 
     def _find(self, ref: Ref) -> Object:
         found = self._seen(ref)
@@ -421,7 +415,7 @@ class _Resolver:
         # ReadWriteOncePod as their only access mode. A pod with seLinuxChangePolicy Recursive wants no such option: its
         # runtime changes the label of each file instead. As for the kubelet, several labels in one pod are an error all
         # the same (pkg/volume/util/selinux.go, GetMountSELinuxLabel).
-        if not (self._selinux and volume.rules.selinux_mount and volume.access_modes == ("ReadWriteOncePod",)):
+        if not (self._around.selinux and volume.rules.selinux_mount and volume.access_modes == ("ReadWriteOncePod",)):
             return ""
         labels = {_file_label(options) for options in use.selinux}
         if wrong := [label for label in labels if not _SELINUX_LABEL.fullmatch(label)]:

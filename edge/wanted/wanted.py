@@ -21,7 +21,7 @@ from common.objects.objects import Ref
 from edge.stores.object_store import ObjectStore
 from edge.volumes import Pod
 from edge.wanted.opt_in import OptIn
-from edge.wanted.resolution import PodWants, labels_of, resolve, without_body
+from edge.wanted.resolution import PodWants, Surroundings, labels_of, resolve, without_body
 
 POD = "Pod"
 
@@ -40,11 +40,10 @@ class Wanted:
         complain: Callable[[str], None],
     ) -> None:
         """`own_labels` returns the drivers' topology, which the Node object may not have yet."""
-        self._complain, self.opt_in = complain, opt_in
-        self._objects, self._node, self._own_labels, self._selinux = objects, node, own_labels, selinux
+        self._objects, self._own_labels, self._complain = objects, own_labels, complain
+        self._around = Surroundings(look=objects.get, node=node, selinux=selinux, opt_in=opt_in)
         self._node_ref = Ref("Node", "", node)
         self._node_labels: dict[str, str] = {}
-        self._labels: dict[str, str] = {}
         self._pods: dict[Ref, PodWants] = {}
         # By uid. A copied manifest has another pod's: the newest, which is the last, gets its volumes.
         self._by_uid: defaultdict[str, dict[Ref, None]] = defaultdict(dict)
@@ -56,6 +55,11 @@ class Wanted:
     def pods(self) -> Iterable[PodWants]:
         """The volumes of each pod, including pods that are gone."""
         return self._pods.values()
+
+    @property
+    def may_defer(self) -> bool:
+        """Whether a runtime is known that mounts volumes in its guest."""
+        return bool(self._around.opt_in.runtimes)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -70,7 +74,7 @@ class Wanted:
         return wants is None or wants.pod.gone
 
     def load(self, now: float) -> frozenset[str]:
-        self._labels = self._read_labels()
+        self._around.labels = self._read_labels()
         return self._resolve(self._objects.refs(POD), now)
 
     def update(self, changed: Iterable[Ref], now: float) -> frozenset[str]:
@@ -101,9 +105,9 @@ class Wanted:
 
     def _relabelled(self) -> set[Ref]:
         labels = self._read_labels()
-        if labels == self._labels:
+        if labels == self._around.labels:
             return set()
-        self._labels = labels
+        self._around.labels = labels
         return set(self._pods)
 
     def _read_labels(self) -> dict[str, str]:
@@ -133,16 +137,8 @@ class Wanted:
             return self._keep(ref, old, str(error))
         if found is None:
             return None
-        return resolve(
-            found,
-            self._objects.get,
-            node=self._node,
-            labels=self._labels,
-            now=now,
-            deleted_at=old.deleted_at if old is not None and old.pod.uid == found.stamp.uid else None,
-            selinux=self._selinux,
-            opt_in=self.opt_in,
-        )
+        deleted_at = old.deleted_at if old is not None and old.pod.uid == found.stamp.uid else None
+        return resolve(found, self._around, now=now, deleted_at=deleted_at)
 
     def _keep(self, ref: Ref, old: PodWants | None, why: str) -> PodWants:
         if old is None or not old.unread:
