@@ -223,7 +223,7 @@ class Agent(LinkHandler):
 
 
 def _fitting(report: DriverReport) -> DriverReport:
-    """Return a report that fits into a message: for a driver with very long answers, only its name."""
+    # Of a driver with very long answers, only its name fits into a message.
     size = len(encode_reports([report]))
     if size <= MAX_DRIVER_BYTES:
         return report

@@ -296,7 +296,6 @@ class VolumePlugin:
         return mounts.is_mount_point(self._mount_point(what))
 
     def has_mounts(self, what: Published | Staged, mounts: MountTable) -> bool:
-        """Whether any part of it is mounted."""
         # The device map is made after the driver has published. A publication whose answer was lost has only a target.
         return self.is_mounted(what, mounts) or mounts.is_mount_point(self._dirs.target(what))
 

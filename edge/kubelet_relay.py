@@ -86,7 +86,6 @@ class KubeletRelay:
         return found + [why for offer in registrations if (why := self._misled(offer))]
 
     def _misled(self, offer: PluginOffer) -> str:
-        """Return why a kubelet does not call a driver through the relay, or calls in vain; empty if all is well."""
         name, endpoint, socket = offer.name, offer.endpoint, self.socket_of(offer.name)
         remedy = f"give its node-driver-registrar --kubelet-registration-path={socket}"
         if not self.holds(endpoint):

@@ -245,7 +245,6 @@ class VolumeManager:
         return None if driver is None else (driver.registered, driver.file, driver.capabilities)
 
     def _pods_changed(self, uids: Collection[str]) -> None:
-        """Give new wants to the task of each volume that one of these pods wanted, wants or has."""
         touched: set[VolumeKey] = set()
         mounts = self._mounts() if uids else {}
         for uid in uids:
@@ -271,7 +270,7 @@ class VolumeManager:
             self._tell()
 
     def _fencing_changed(self, keys: Collection[VolumeKey]) -> None:
-        """Take fenced volumes from their pods, and give them back. Without keys, any may be mounted now."""
+        # Without keys, any volume may be mounted now.
         if not self._running:
             return
         for key in keys:

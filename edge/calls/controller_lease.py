@@ -143,7 +143,6 @@ class ControllerLease:
     # ---- pings and the end -------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """End the lease if it is due, ping if that is due, and come back for the next of them."""
         now = self._clock()
         if self._is_needed and not self._is_lost and self._ends_at is not None and now >= self._ends_at:
             self._lose()
@@ -167,7 +166,7 @@ class ControllerLease:
         return self._pinged_at + (self.length_s if self._awaits_pong else self.length_s / _PINGS)
 
     def _is_ping_due(self, now: float) -> bool:
-        """Whether to ping now. One ping at a time, because a slow pong counts too, until it would be of no use."""
+        # One ping at a time, because a slow pong counts too, until it would be of no use.
         at = self._next_ping()
         return at is None or now >= at or (bool(self._waiting) and not self._awaits_pong)
 

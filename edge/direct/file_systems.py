@@ -153,7 +153,7 @@ def _content(device: Path, file: int) -> Content:
 
 
 def _begins_as(file: int, fs_type: str) -> bool:
-    """Whether a device begins with the magic number of a file system: a torn superblock of a mkfs that was killed."""
+    # A killed mkfs leaves a torn superblock with its magic number.
     at, magic = (0, b"XFSB") if fs_type == "xfs" else (1024 + 0x38, b"\x53\xef")
     return os.pread(file, len(magic), at) == magic
 
@@ -188,13 +188,12 @@ def _is_whole(file: int, fs_type: str) -> bool:
 
 
 def _has_errors(file: int) -> bool:
-    """Whether an ext4 is marked as having errors: by the kernel, or by a resize2fs that has not ended."""
+    # The kernel marks them, and so does a resize2fs until it ends.
     (state,) = struct.unpack("<H", os.pread(file, 2, 1024 + 0x3A))  # s_state
     return bool(state & _ERROR_FS)
 
 
 def _has_room(file: int, fs_type: str) -> bool:
-    """Whether the device is larger than its file system, by more than a part of a block group."""
     whole = os.lseek(file, 0, os.SEEK_END)
     if fs_type == "xfs":
         block_bytes, blocks = struct.unpack(">IQ", os.pread(file, 12, 4))  # sb_blocksize, sb_dblocks

@@ -126,7 +126,7 @@ def _parse(path: Path, answer: bytes) -> tuple[int, bytes]:
 
 
 def _read_stats(path: Path, body: bytes) -> VolumeStats:
-    """Read the JSON of the runtime. It omits zeros."""
+    # It omits zeros.
     try:
         found = json.loads(body)
         counts = {
@@ -166,7 +166,7 @@ def _count(usage: dict[str, Any], key: str) -> int:
 
 
 def _is_served(path: Path) -> bool:
-    """Whether a process listens on a socket. A full queue counts."""
+    # A full queue counts.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(str(path))

@@ -96,12 +96,12 @@ def _is_on(device: Path, file: Path) -> bool:
 
 
 def _mark(file: Path) -> bytes:
-    """Return a mark for a file that fits into the 63 bytes of `lo_file_name`; the path may be longer."""
+    # The path may be longer than the 63 bytes of `lo_file_name`.
     return b"csi-bridge:" + hashlib.sha256(os.fsencode(file)).hexdigest()[:40].encode()
 
 
 def _mark_in_time(device: Path) -> bytes:
-    """Return the mark on a device; empty if it was detached meanwhile, or if the kernel's look at its file hangs."""
+    # Empty if the device was detached meanwhile, or if the kernel's look at its file hangs.
     hung = _hung.get(device)
     if hung is not None and hung.is_alive():
         return b""

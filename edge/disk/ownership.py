@@ -83,7 +83,7 @@ class Walk:
         return found.st_gid == self.gid and stat.S_ISDIR(found.st_mode) and found.st_mode & wanted == wanted
 
     def _tree(self, folder: int) -> None:
-        """Change all entries below an open directory, then the directory. One descriptor is open at any depth."""
+        # One descriptor is open at any depth.
         status = os.fstat(folder)
         mount = _mount_id(folder)
         above: list[tuple[Iterator[str], os.stat_result]] = []
@@ -186,7 +186,7 @@ async def give(
 
 
 def _place(root: Path) -> str:
-    """Return the path from the pod's uid on, which people can find in their own objects."""
+    # People find the part from the pod's uid on in their own objects.
     parts = root.parts
     return "/".join(parts[parts.index("pods") + 1 :]) if "pods" in parts else str(root)
 
@@ -210,7 +210,7 @@ def _up(folder: int, expected: os.stat_result) -> int:
 
 
 def _mount_id(folder: int) -> int:
-    """Return the id of the mount that an open directory is on (proc_pid_fdinfo(5)), or -1."""
+    # -1 if the kernel does not tell it (proc_pid_fdinfo, section 5)
     for line in Path(f"/proc/self/fdinfo/{folder}").read_text().splitlines():
         key, _, value = line.partition(":")
         if key == "mnt_id":

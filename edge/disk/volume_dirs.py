@@ -290,7 +290,7 @@ class VolumeDirs:
         self._root.remove_dir(target.parent)
 
     def _tidy_block(self, name: str, step: str, *, bare: bool = False) -> None:
-        """Remove a block volume's own directories, unless one of them holds anything of a pod."""
+        # A directory that holds anything of a pod stops it.
         reach(f"{step}.before-clean")
         self._root.remove_dir(self.layout.block_targets(name))
         self._root.remove_dir(self.layout.block_staging(name))

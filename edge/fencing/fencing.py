@@ -286,7 +286,6 @@ class Fencing:
     # ---- staging and staged ------------------------------------------------------------------------------------------
 
     async def _open(self, volume: Volume, call: str) -> None:
-        """Tell the hub that a volume is being staged, and note the call."""
         one = self._volumes[volume.key]
         self._check(volume)
         with self._telling_staging(one):
@@ -299,7 +298,7 @@ class Fencing:
             await self._change(volume.key, new, NotReady)
 
     async def _end(self, key: VolumeKey, call: str) -> None:
-        """Note that a call has ended. If it was the last one, and its volume can be fenced, the volume is staged."""
+        # If it was the last call, and the volume can be fenced, the volume is staged.
         if (one := self._volumes.get(key)) is None or one.lost is not None:
             return
         held: HeldVolume | None = replace(

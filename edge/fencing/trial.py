@@ -59,7 +59,7 @@ def _run(*words: object) -> None:
 
 
 def _written(image: Path) -> list[tuple[int, bytes]]:
-    """What was written to an image: its parts without the holes."""
+    # The holes of an image were not written.
     found, end = [], 0
     with image.open("rb") as file, suppress(OSError):  # ENXIO: only a hole is left
         while True:

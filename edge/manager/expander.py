@@ -141,7 +141,6 @@ class VolumeExpander:
         raise error
 
     async def _ask(self, want: PodVolume, plan: ExpansionPlan) -> bool:
-        """Return whether the driver has expanded the volume."""
         host, volume = self._host, want.volume
         inputs = Inputs(secrets=host.inputs.secrets(volume.expand_secret))
         reach("expand.before-intent")

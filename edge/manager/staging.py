@@ -124,7 +124,7 @@ class VolumeStaging:
         return now != device.attachment_uid and (now != "" or self._host.is_trusted(device))
 
     def _waiting(self, wants: Mapping[Target, PodVolume]) -> Iterator[PodVolume]:
-        """Yield the pods that do not have the volume yet; none for an inline volume, which is never staged."""
+        # An inline volume is never staged.
         for target, want in wants.items():
             if not want.volume.ephemeral and not self._rows.is_published(target):
                 yield want

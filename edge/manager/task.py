@@ -172,7 +172,6 @@ class VolumeTask:
         yield from self.upkeep.find(self.wants, now)
 
     def _mounting(self) -> Iterator[tuple[Step, Target]]:
-        """Yield the steps that mount or unmount, as the difference between rows and wants requires."""
         rows = self.rows
         for target in rows.unwritten:
             yield Step.RECORD, target
@@ -317,7 +316,6 @@ class VolumeTask:
             raise Waiting(why)
 
     async def _tell_kept(self, volume: Volume, row: Publication) -> None:
-        """Tell the claim's owner if a volume that asks for `fence` turned out to be one that cannot be fenced."""
         fencing = self._host.fencing
         if row.runtime == BY_DRIVER:
             await fencing.keep(self.key, "its driver has told the pod's runtime of the device")
@@ -460,7 +458,7 @@ class VolumeTask:
         await self.rows.settle(step, replace(intent, error=error.why), gone=not kept)
 
     async def _shows(self, check: Callable[[Row, MountTable], bool], row: Row) -> bool:
-        """Whether the mount table passes a check of the plugin; True if the table cannot be read."""
+        # If the table cannot be read, the mount may be there.
         try:
             return check(row, await self._host.mount_table())
         except NotReady:

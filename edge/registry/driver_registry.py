@@ -91,7 +91,6 @@ class DriverRegistry:
         self._store.ask_every(name, seconds)
 
     def told_reports(self) -> list[DriverReport]:
-        """Return the reports of the drivers for the hub."""
         return driver_services.told_reports(self.drivers, self._store.with_topology)
 
     def has_topology(self, name: str) -> bool:

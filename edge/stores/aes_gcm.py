@@ -59,7 +59,7 @@ class _OfPython:
 
 @cache
 def _libcrypto() -> ctypes.CDLL:
-    """Raises AttributeError or OSError if Python exports none."""
+    # A static Python exports none: AttributeError or OSError.
     library = ctypes.CDLL(_hashlib.__file__)  # finds the functions of the libraries that this one has loaded, too
     for name, result, arguments in (
         ("EVP_CIPHER_CTX_new", c_void_p, ()),

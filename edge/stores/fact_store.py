@@ -185,7 +185,6 @@ class FactStore:
             self._write(ref, (_ACK, (1, ref.kind, ref.namespace, ref.name, stamp.version)))
 
     def _release(self, ref: Ref, error: Exception | None = None) -> bool:
-        """End the waiting for a fact's newest state. Returns whether anybody waited."""
         waiters = self._waiters.pop(ref, set())
         for waiter in waiters:
             if not waiter.done():

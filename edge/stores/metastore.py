@@ -92,7 +92,7 @@ class Metastore:
         self.facts.start(self._writer)
 
     def _read_all(self, path: Path) -> sqlite3.Connection:
-        """Copy a file that cannot be written to memory: SQLite cannot read a WAL beside a file that it cannot write."""
+        # SQLite cannot read a WAL beside a file that it cannot write. So the file is copied to memory.
         with tempfile.TemporaryDirectory(dir=_MEMORY_DISK if _MEMORY_DISK.is_dir() else None) as directory:
             copy = Path(directory) / path.name
             shutil.copyfile(path, copy)

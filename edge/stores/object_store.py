@@ -171,7 +171,7 @@ class ObjectStore:
                     self.heard_at = now
 
     async def _store(self, changes: Sequence[Change], ends: int) -> Mapping[int, str] | None:
-        """Store what there is room for. Returns the reasons of the others by `seq`; None if the agent ends first."""
+        # None: the agent ends before the disk has them.
         async with self._order:
             now, refused = self._clock(), self._beyond_limit(changes)
             taken = [change for change in changes if change.seq not in refused]

@@ -20,7 +20,6 @@ _REFRESH_S = 60.0
 
 
 def sync_streams(metastore: Metastore) -> tuple[Standing, ...]:
-    """Both streams of an agent that mounts."""
     return (
         Standing(Kind.SYNC, partial(_learn, metastore.objects), priority=Priority.SYNC),
         Standing(Kind.FACTS, partial(_tell, metastore.facts), priority=Priority.SYNC),

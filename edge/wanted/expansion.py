@@ -58,7 +58,7 @@ def is_infeasible(plan: ExpansionPlan, code: int | None, *, refused_before: bool
 
 
 def _finish(claim: BoundClaim, volume_bytes: int, known_bytes: int) -> ExpansionPlan | None:
-    """Decide for a volume that has its size on this node. The claim may not have it yet."""
+    # The volume has its size on this node, and the claim may not have it yet.
     required = claim.allocated_bytes or 0
     if claim.resize_status in {PENDING, IN_PROGRESS} and 0 < required <= known_bytes:
         return ExpansionPlan(claim=claim, required_bytes=required, is_done=True)

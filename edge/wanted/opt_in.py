@@ -106,7 +106,7 @@ class OptIn:
 
     @staticmethod
     def _fs_group(want: PodVolume, fs_type: str) -> int | None:
-        """Return the group that the volume's files get in the guest. The driver's own way (a mount) is not taken."""
+        # The driver's own way (a mount) is not taken.
         mounted = replace(want, volume=replace(want.volume, fs_type=fs_type))
         if not node_requests.wants_fs_group(mounted, frozenset()):
             return None

@@ -390,7 +390,7 @@ class _Resolver:
         return driver_rules(self._seen(Ref("CSIDriver", "", driver)))
 
     def _class_parameters(self, spec: Body) -> Body:
-        """Return the parameters of a PV's StorageClass, as far as the hub sends them; empty without a class."""
+        # As far as the hub sends them.
         name = spec.get("storageClassName")
         if not name:
             return {}
