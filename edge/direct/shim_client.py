@@ -126,7 +126,7 @@ def _parse(path: Path, answer: bytes) -> tuple[int, bytes]:
 
 
 def _read_stats(path: Path, body: bytes) -> VolumeStats:
-    # It omits zeros.
+    # The runtime omits zeros.
     try:
         found = json.loads(body)
         counts = {

@@ -208,7 +208,7 @@ def _told(what: str, path: Path) -> Iterator[None]:
 
 
 def _step(folder: int, name: str) -> int:
-    # It closes `folder` on success.
+    # `folder` is closed on success.
     below = os.open(name, _FOLDER, dir_fd=folder)
     os.close(folder)
     return below

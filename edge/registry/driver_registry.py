@@ -59,14 +59,14 @@ class DriverRegistry:
         labels: Callable[[], Mapping[str, str]] = dict,  # the labels of the Node object
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._node = node = settings.node
+        self._node = settings.node
         self.own = settings.registration == "own"  # else drivers register with a kubelet
         self._clock = clock
-        self._sockets = DriverSockets(node, max_message_bytes=settings.max_message_bytes, heard=self._heard)
+        self._sockets = DriverSockets(settings, heard=self._heard)
         for socket in settings.driver:
             self._sockets.seat(socket).driver.named = True
         path = settings.state_dir / (_FILE if self.own else _OBSERVED_FILE)
-        self._store = DriversStore(node, path, self._sockets, clock, labels)
+        self._store = DriversStore(path, self._sockets, clock, labels)
         # The names of drivers that registered with a kubelet under their own socket, not the relay's.
         self._registered: set[str] = set()
         self._subscribers: list[Callable[[], None]] = []

@@ -14,6 +14,7 @@ from common.net.sockets import FileId, file_id
 from common.observe.tasks import Tasks
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from edge.calls.drivers import Driver
+from edge.settings import AgentSettings
 
 
 @dataclass(eq=False)
@@ -59,10 +60,8 @@ class SharedSocket:
 class DriverSockets:
     """All driver sockets of this node."""
 
-    def __init__(self, node: str, *, max_message_bytes: int, heard: Callable[[SharedSocket], None]) -> None:
-        self._node = node
-        self._max_message_bytes = max_message_bytes
-        self._heard = heard
+    def __init__(self, settings: AgentSettings, heard: Callable[[SharedSocket], None]) -> None:
+        self._settings, self._heard = settings, heard
         self._seats: dict[str, SharedSocket] = {}
         self._left: list[Driver] = []
 
@@ -76,12 +75,8 @@ class DriverSockets:
     def seat(self, socket: Path) -> SharedSocket:
         identity = _identity(socket)
         if identity not in self._seats:
-            driver = Driver(
-                socket,
-                self._node,
-                max_message_bytes=self._max_message_bytes,
-                changed=functools.partial(self._changed, identity),
-            )
+            limit, changed = self._settings.max_message_bytes, functools.partial(self._changed, identity)
+            driver = Driver(socket, self._settings.node, max_message_bytes=limit, changed=changed)
             self._seats[identity] = SharedSocket(driver)
         return self._seats[identity]
 

@@ -46,13 +46,12 @@ _WRITING = threading.Lock()
 class NodeDriver:
     """One driver; the same object as long as the driver is known. Its properties are the latest answers."""
 
-    def __init__(self, registration: Registration, seat: SharedSocket, node: str) -> None:
+    def __init__(self, registration: Registration, seat: SharedSocket) -> None:
         self.registration = registration
         self.seat = seat
         # The identity of its registration socket's file; None if it has not registered since the agent started.
         self.file: FileId = None
         self.gone_at_s: float | None = None  # the monotonic time at which its registration socket vanished, or None
-        self._node = node
 
     @property
     def driver(self) -> Driver:
@@ -77,7 +76,7 @@ class NodeDriver:
     ) -> tuple[Status, bytes | None]:
         """Call the driver, if `may_begin` allows it when the request is about to leave. Raises CallError."""
         if self.gone_at_s is not None and file_id(self.registration.endpoint) is None:
-            raise driver_missing(self.name, self._node)
+            raise driver_missing(self.name, self.driver.node)
         return await self.driver.unary(method, request, timeout_s=timeout_s, to=self.name, may_begin=may_begin)
 
 
@@ -126,14 +125,12 @@ class DriversStore:
 
     def __init__(
         self,
-        node: str,
         path: Path,
         sockets: DriverSockets,
         clock: Callable[[], float],
         labels: Callable[[], Mapping[str, str]],  # the labels of the Node object
     ) -> None:
         """Load the file. `sockets` has a seat for each named socket; named drivers without one are forgotten."""
-        self._node = node
         self._sockets = sockets
         self._clock = clock
         self._labels = labels
@@ -183,7 +180,7 @@ class DriversStore:
 
     def install(self, registration: Registration, seat: SharedSocket) -> NodeDriver:
         name = registration.name
-        known = self._known.setdefault(name, NodeDriver(registration, seat, self._node))
+        known = self._known.setdefault(name, NodeDriver(registration, seat))
         known.seat.names.discard(name)
         seat.names.add(name)
         known.registration, known.seat = registration, seat

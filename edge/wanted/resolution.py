@@ -390,7 +390,7 @@ class _Resolver:
         return driver_rules(self._seen(Ref("CSIDriver", "", driver)))
 
     def _class_parameters(self, spec: Body) -> Body:
-        # As far as the hub sends them.
+        # Those that the hub sends; not all.
         name = spec.get("storageClassName")
         if not name:
             return {}
