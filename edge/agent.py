@@ -313,7 +313,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
             settings.operation_limit_s,
             settings.node,
             most=settings.max_operations,
-            drivers=lambda: len({it.report.driver for it in part.registry.drivers if it.report is not None}),
+            drivers=lambda: len(part.registry.names),
         ),
         lease,
         metrics,

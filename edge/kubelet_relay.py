@@ -123,7 +123,7 @@ class KubeletRelay:
         await asyncio.gather(*(self._end(name) for name in list(self._served)))
 
     async def _compare(self) -> None:
-        wanted = {driver.report.driver for driver in self._registry.drivers if driver.report is not None}
+        wanted = self._registry.names
         for name in self._served.keys() - wanted:
             await self._end(name)
             log.info("driver %s is gone, and so is its relay socket", name)

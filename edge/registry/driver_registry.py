@@ -79,6 +79,11 @@ class DriverRegistry:
     def drivers(self) -> list[Driver]:
         return self._sockets.drivers
 
+    @property
+    def names(self) -> set[str]:
+        """Return the names of the drivers that have answered."""
+        return {driver.report.driver for driver in self.drivers if driver.report is not None}
+
     def find(self, name: str) -> NodeDriver | None:
         """Return the driver of a name, even while away; None if none answered NodeGetInfo and NodeGetCapabilities."""
         return self._store.find(name)
@@ -98,8 +103,7 @@ class DriverRegistry:
 
     def lacks_topology(self, name: str) -> bool:
         """Whether a driver has answered, and has no topology of its own."""
-        is_heard = any(it.report is not None and it.report.driver == name for it in self.drivers)
-        return is_heard and not self.has_topology(name)
+        return name in self.names and not self.has_topology(name)
 
     @property
     def registrations(self) -> list[Registration]:
@@ -122,7 +126,7 @@ class DriverRegistry:
         why = why_no_segment(self._node)
         if not why:
             return []
-        lacking = sorted(filter(self.lacks_topology, {driver.name for driver in self.drivers}))
+        lacking = sorted(filter(self.lacks_topology, self.names))
         return [f"driver {name} has no topology of its own, and {why}" for name in lacking]
 
     def _without_node_plugin(self) -> list[str]:
@@ -203,7 +207,7 @@ class DriverRegistry:
         found = None if self.own or name in self._registered else driver_services.sole_node_plugin(self.drivers, name)
         if found is not None:
             self._store.node_plugins[name] = str(found.socket)
-        for name in {it.report.driver for it in self.drivers if it.report is not None}:
+        for name in self.names:
             with_topology = self._store.with_topology
             (with_topology.add if self._store.has_topology(name) else with_topology.discard)(name)
         self._mark()
