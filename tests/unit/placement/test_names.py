@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -502,8 +503,13 @@ async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_ref
     world: Placed,
 ) -> None:
     answer, asking = await under_way(world, create("pvc-1"), mode=Mode.PINNED, wanted="n1")
-    with world.full_disk(), pytest.raises(CallError, match="cannot record which edge node"):
+    with world.full_disk(), pytest.raises(CallError) as refused:
         await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert re.fullmatch(
+        r"the hub cannot record which edge node this is on \(.*state\.db: .*disk is full.*\); "
+        r"make room on the disk or repair it, and a retry continues",
+        str(refused.value),
+    )
     answer.set_result((None, Status(Code.UNAVAILABLE)))
     await asking
     await world.restart()

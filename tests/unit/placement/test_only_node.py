@@ -34,6 +34,11 @@ def test_of_several_nodes_none_is_guessed_and_all_are_named_in_order() -> None:
     assert "csi-bridge forget NODE [DRIVER]" in str(error.value)
 
 
+def test_of_very_many_nodes_with_the_driver_ten_are_named() -> None:
+    with pytest.raises(CallError, match=r"; n08, which is offline; n09, which is offline; and 2 more\) and"):
+        route("d", "", {f"n{number:02}" for number in range(12)})
+
+
 @pytest.mark.parametrize("candidates", [(), ("n1",), ("n1", "n2")])
 def test_once_something_was_lost_the_only_node_is_a_guess_and_none_is_taken(candidates: tuple[str, ...]) -> None:
     with pytest.raises(CallError, match=r"lost records \(one\); set --nodeid.*csi-bridge trust"):
