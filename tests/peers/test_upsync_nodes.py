@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +72,6 @@ async def is_missing(kube: Kube, *where: Any) -> bool:
     return False
 
 
-def node_fact(*, ids: Body, labels: Body | None = None, in_use: tuple[str, ...] = ()) -> Body:
-    return {
-        "metadata": {"labels": labels or {}, "annotations": {IDS: json.dumps(ids)}},
-        "status": {"volumesInUse": list(in_use)},
-    }
-
-
 def driver(name: str, node_id: str, *, keys: tuple[str, ...] = (), count: int | None = None) -> Body:
     allocatable = {"allocatable": {"count": count}} if count is not None else {}
     return {"name": name, "nodeID": node_id, "topologyKeys": list(keys), **allocatable}
@@ -88,49 +80,6 @@ def driver(name: str, node_id: str, *, keys: tuple[str, ...] = (), count: int | 
 async def ready_of(kube: Kube, node: str) -> str:
     conditions = (await kube.get(NODES, node)).get("status", {}).get("conditions") or []
     return next((str(it["status"]) for it in conditions if it["type"] == "Ready"), "")
-
-
-async def test_a_node_is_made_with_what_it_tells_and_written_only_when_it_changes(kube: Kube, node: str) -> None:
-    writer = NodeWriter(kube, InUse())
-    told = node_fact(ids={"d.example": "id-1"}, labels={"d.example/zone": "a"}, in_use=("kubernetes.io/csi/d^v",))
-    await write(writer, node, "Node", told)
-    found = await kube.get(NODES, node)
-    ours = {"kubernetes.io/hostname": node, "kubernetes.io/os": "linux", "d.example/zone": "a"}
-    assert found["metadata"]["labels"].items() >= ours.items()  # the node lifecycle controller adds its own
-    assert found["metadata"]["annotations"][IDS] == '{"d.example":"id-1"}'
-    assert found["status"]["volumesInUse"] == ["kubernetes.io/csi/d^v"]
-    assert writer.problems() == []
-
-    async def rests() -> bool:  # the node lifecycle controller has its own to write at first
-        before = await kube.get(NODES, node)
-        await write(writer, node, "Node", told)
-        await asyncio.sleep(1)
-        return bool(
-            (await kube.get(NODES, node))["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
-        )
-
-    await until(rests, "a state in which nothing is written", within_s=_LIMIT_S)
-    await write(writer, node, "Node", node_fact(ids={}))
-    found = await kube.get(NODES, node)
-    assert "volumesInUse" not in found["status"]
-    assert IDS not in found["metadata"]["annotations"]
-    assert found["metadata"]["labels"]["d.example/zone"] == "a"
-
-
-async def test_a_change_for_another_object_of_that_name_is_refused(kube: Kube, node: str) -> None:
-    await write(NodeWriter(kube, InUse()), node, "Node", {})
-    namespace = "kube-node-lease"
-    lease = {"metadata": {"name": node, "namespace": namespace}, "spec": {"holderIdentity": "x"}}
-    await kube.create(LEASES, lease, namespace)
-    another: Body = {"uid": "another"}
-    with pytest.raises(KubeError, match=r"metadata\.uid"):
-        await kube.patch(NODES, node, {"metadata": another, "status": {"volumesInUse": ["v"]}}, subresource="status")
-    with pytest.raises(KubeError, match=r"metadata\.uid"):
-        await kube.patch(LEASES, node, {"metadata": another, "spec": {"holderIdentity": "y"}}, namespace)
-    assert "volumesInUse" not in (await kube.get(NODES, node)).get("status", {})
-    found = await kube.get(LEASES, node, namespace)
-    assert found["spec"]["holderIdentity"] == "x"
-    await kube.delete(LEASES, node, namespace, uid=found["metadata"]["uid"])
 
 
 async def test_a_csinode_follows_what_its_node_tells(kube: Kube, node: str) -> None:

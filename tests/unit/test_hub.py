@@ -31,7 +31,7 @@ from common.net.settings import as_texts
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from common.observe.version import SOFTWARE, introduce
 from common.operator_orders import Deny, Done
-from common.pages.hub import FailedCall, NodeStatus, Refusal
+from common.pages.hub import FailedCall, NodeStatus, OpenCall, Refusal
 from common.session.limits import Limits
 from common.session.link import Stream
 from common.status import Code, Origin, Status
@@ -434,6 +434,24 @@ async def test_the_last_call_of_a_node_that_failed_is_remembered_with_its_words(
         by="vendor",
         message=("no such volume" + "x" * 5_000)[:1_000],
     )
+
+
+async def test_the_call_that_a_hung_driver_owes_an_answer_is_shown_also_when_its_caller_has_gone(world: Hub) -> None:
+    gate = asyncio.Event()
+
+    async def serve(stream: Stream) -> None:
+        await gate.wait()
+        stream.end(Status(Code.OK))
+
+    await with_driver(world, serve)
+    stream = (await world.driver()).open(Kind.CALL, b"", subject=DRIVER, method=CREATE, call="c-1")
+    await settle()
+    shown = await node_of(world)
+    assert (shown.calls, shown.oldest_call) == (1, OpenCall(driver=DRIVER, method=CREATE, age_s=0))
+    stream.cancel()
+    await settle()
+    shown = await node_of(world)
+    assert (shown.calls, shown.oldest_call) == (0, OpenCall(driver=DRIVER, method=CREATE, age_s=0))
 
 
 async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_node_is_forgotten(

@@ -1,4 +1,4 @@
-"""What nodes tell of claims and events, written to a real API server."""
+"""What nodes tell of events, written to a real API server."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from cloud.kube.client import connect
-from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.event_writer import EventWriter
 from common.objects.objects import Ref
-from tests.kit.peers import manifests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,96 +18,14 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 
-CLAIM = "PersistentVolumeClaim"
+
 SINCE = "2026-11-22T00:00:00Z"
-ERROR = {
-    "type": "NodeResizeError",
-    "status": "True",
-    "message": "the volume could not be expanded on its node: no",
-    "lastTransitionTime": SINCE,
-}
-OTHER = {"type": "Backup", "status": "True", "message": "somebody else's", "lastTransitionTime": SINCE}
-PENDING = {"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": SINCE}
-
-
-class AllClosures:
-    """Closures in which each node uses every claim."""
-
-    is_ready = True
-
-    def holds(self, node: str, ref: Ref) -> bool:
-        return bool(node and ref)
 
 
 @asynccontextmanager
 async def kube_of(control_plane: ControlPlane) -> AsyncIterator[Kube]:
     async with connect(str(control_plane.admin_kubeconfig())) as kube:
         yield kube
-
-
-async def bound_claim(control_plane: ControlPlane, namespace: str) -> Body:
-    """A claim of 1Gi that is bound, and whose resizer has made its volume larger."""
-    return await asyncio.to_thread(_bound_claim, control_plane, namespace)
-
-
-def _bound_claim(control_plane: ControlPlane, namespace: str) -> Body:
-    api, volume = control_plane.api, f"pv-{namespace}"
-    api.create(manifests.persistent_volume(volume, driver="d.csi", handle="h", storageClassName="none"))
-    api.create(manifests.claim("data", namespace=namespace, storage_class="none", volumeName=volume))
-    api.wait_until(CLAIM, "data", lambda it: it["status"].get("phase") == "Bound", what="bound", namespace=namespace)
-    return resized(control_plane, namespace, "2Gi", "NodeResizePending")
-
-
-def resized(control_plane: ControlPlane, namespace: str, size: str, resize_status: str) -> Body:
-    conditions = [OTHER, PENDING] if resize_status.startswith("Node") else [OTHER]
-    status = {
-        "allocatedResources": {"storage": size},
-        "allocatedResourceStatuses": {"storage": resize_status},
-        "conditions": conditions,
-    }
-    return control_plane.api.patch_status(CLAIM, "data", {"status": status}, namespace=namespace)
-
-
-def told(claim: Body, size: str, resize_status: str = "", *conditions: Body) -> Body:
-    return {
-        "metadata": {"uid": claim["metadata"]["uid"]},
-        "spec": {"volumeName": claim["spec"]["volumeName"]},
-        "status": {
-            "capacity": {"storage": size},
-            "allocatedResources": {"storage": "2Gi"},
-            "allocatedResourceStatuses": {"storage": resize_status} if resize_status else {},
-            "conditions": list(conditions),
-        },
-    }
-
-
-def types(claim: Body) -> list[str]:
-    return [it["type"] for it in claim["status"].get("conditions", [])]
-
-
-async def claim_now(control_plane: ControlPlane, namespace: str) -> Body:
-    found = await asyncio.to_thread(control_plane.api.get, CLAIM, "data", namespace=namespace)
-    assert found is not None
-    return found
-
-
-async def test_a_claims_expansion_is_written_step_by_step(control_plane: ControlPlane, namespace: str) -> None:
-    claim, ref = await bound_claim(control_plane, namespace), Ref(CLAIM, namespace, "data")
-    async with kube_of(control_plane) as kube:
-        writer = ClaimWriter(kube, AllClosures())
-        await writer.write("n1", ref, told(claim, "1Gi", "NodeResizeInProgress", ERROR))
-        now = await claim_now(control_plane, namespace)
-        assert now["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizeInProgress"}
-        assert types(now) == ["Backup", "FileSystemResizePending", "NodeResizeError"]
-        await writer.write("n1", ref, told(claim, "2Gi"))
-        now = await claim_now(control_plane, namespace)
-        assert now["status"]["capacity"] == {"storage": "2Gi"}
-        assert "allocatedResourceStatuses" not in now["status"]
-        assert types(now) == ["Backup"]
-        for fact in (told(claim, "2Gi"), told(claim, "1Gi"), told(claim, "1Gi", "NodeResizeInProgress")):
-            await writer.write("n1", ref, fact)
-        again = await claim_now(control_plane, namespace)
-        assert again["metadata"]["resourceVersion"] == now["metadata"]["resourceVersion"]
 
 
 def event(about: Body, *, count: int = 1, minute: int = 0) -> Body:
