@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.csi import csi_pb2 as csi
 from tests.kit.fenced_nodes import BOUND_S, KINDS, LEASE_S, FencedNodes, Node
 from tests.kit.needs import needs_loops, needs_xfs
 from tests.kit.waiting import let_pass, wait_for
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.kit.vendor import VendorCall
 
 pytestmark = needs_loops
 
@@ -150,22 +148,3 @@ def test_storage_that_hangs_ends_in_a_reset_and_the_detach_comes_after_it(short_
         at_detach = nodes.disk.hash()
         let_pass(0.5)
         assert nodes.disk.hash() == at_detach
-
-
-def test_a_volume_on_a_bind_mount_of_a_larger_file_system_is_kept_and_its_claim_hears_why(nodes: FencedNodes) -> None:
-    node = nodes.nodes["n1"]
-    larger = node.directory / "larger"
-    larger.mkdir()
-
-    def bind(call: VendorCall) -> csi.NodeStageVolumeResponse:
-        node.run("mount", "--bind", larger, call.request.staging_target_path)
-        return csi.NodeStageVolumeResponse()
-
-    node.vendor.on("NodeStageVolume", bind)
-    nodes.move("n1")
-    writer = node.write("open")
-    node.partition()
-    nodes.end_pod()
-    let_pass(BOUND_S)
-    assert "fence does not count, because its agent has not told" in nodes.detach("n1").message
-    assert (writer.running, [each["state"] for each in node.volumes()]) == (True, ["published"])

@@ -33,7 +33,7 @@ _POOL = min(32, (os.cpu_count() or 1) + 4)
 """Threads of an event loop's pool (ThreadPoolExecutor)."""
 
 often = pytest.mark.parametrize(
-    "times", [40, pytest.param(1_000, marks=[pytest.mark.endurance, pytest.mark.timeout(600)])]
+    "times", [15, pytest.param(1_000, marks=[pytest.mark.endurance, pytest.mark.timeout(600)])]
 )
 
 
