@@ -40,12 +40,9 @@ class Node:
         self, token: str, *flags: str, fault_point: str = "", environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run `edge join` with a token on standard input, and with more variables; with a fault point it dies there."""
-        command = [str(prefork.PROGRAM), "edge", "join", f"--node={self.name}"]
-        command += [f"--state-dir={self.state_dir}", *flags, "-"]
+        words = ("edge", "join", f"--node={self.name}", f"--state-dir={self.state_dir}", *flags, "-")
         environment = {**os.environ, VARIABLE: fault_point, **(environment or {})}
-        return subprocess.run(
-            command, input=token, capture_output=True, text=True, timeout=60, check=False, env=environment
-        )
+        return prefork.run(*words, given=token, environment=environment)
 
     def make_due(self) -> None:
         """Let its certificate of a minute look old enough to be renewed when the agent looks next."""

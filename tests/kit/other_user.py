@@ -8,7 +8,8 @@ NOBODY_ELSE = 12345
 # Imported before the change: another user may not be able to read the installed modules.
 _PROGRAM = """
 import os, sys
-from cli import main, process, status
+from cli import main, process
+from cli.operators import status
 from cloud import csi_proxy_driver
 os.setgroups([])
 os.setuid(int(sys.argv.pop(1)))

@@ -92,12 +92,18 @@ class _Mother:
         atexit.register(self._end)
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], output: IO[bytes], errors: IO[bytes]
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        given: IO[bytes],
+        output: IO[bytes],
+        errors: IO[bytes],
     ) -> Forked:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         order = json.dumps([command, dict(environment), str(Path.cwd())]).encode()
         with self._lock, theirs:
-            socket.send_fds(self._socket, [order], [output.fileno(), errors.fileno(), theirs.fileno()])
+            files = [each.fileno() for each in (given, output, errors, theirs)]
+            socket.send_fds(self._socket, [order], files)
             pid = int(self._socket.recv(16))
         return Forked(pid, ours)
 
@@ -120,18 +126,23 @@ def knows(command: Sequence[str]) -> bool:
 
 def start(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Forked:
     """Start a command in the present directory. Standard output and standard error are one file."""
-    return _mother().start(command, environment, output, output)
+    with Path(os.devnull).open("rb") as nothing:
+        return _mother().start(command, environment, nothing, output, output)
 
 
-def run(*arguments: object, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """Run `csi-bridge` to its end.
+def run(
+    *arguments: object, given: str = "", environment: Mapping[str, str] | None = None, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run `csi-bridge` to its end, with a text on standard input.
 
     Raises:
         subprocess.TimeoutExpired: it took longer, and was killed.
     """
     words = [str(word) for word in (PROGRAM, *arguments)]
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = _mother().start(words, os.environ, output, errors)
+    with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        text.write(given.encode())
+        text.seek(0)
+        process = _mother().start(words, environment or os.environ, text, output, errors)
         try:
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -172,10 +183,11 @@ def _serve(orders: socket.socket) -> str:
             _tell_ends(running)
         if orders not in ready:
             continue
-        order, files, _, _ = socket.recv_fds(orders, _MOST_BYTES, 3)
+        order, files, _, _ = socket.recv_fds(orders, _MOST_BYTES, 4)
         if not order:
             sys.exit()
-        output, errors, ended = *files[:2], socket.socket(fileno=files[2])
+        *standard, end = files
+        ended = socket.socket(fileno=end)
         pid = os.fork()
         if not pid:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -183,10 +195,10 @@ def _serve(orders: socket.socket) -> str:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for each in (orders, woken, wakes, ended, *running.values()):
                 each.close()
-            return _become(output, errors, *json.loads(order))
+            return _become(standard, *json.loads(order))
         running[pid] = ended
-        os.close(output)
-        os.close(errors)
+        for file in standard:
+            os.close(file)
         orders.send(str(pid).encode())
 
 
@@ -197,13 +209,11 @@ def _tell_ends(running: dict[int, socket.socket]) -> None:
                 ended.send(str(os.waitstatus_to_exitcode(found[1])).encode())
 
 
-def _become(output: int, errors: int, command: list[str], environment: dict[str, str], directory: str) -> str:
+def _become(standard: list[int], command: list[str], environment: dict[str, str], directory: str) -> str:
     os.setsid()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(output, 1)
-    os.dup2(errors, 2)
-    os.close(output)
-    os.close(errors)
+    for number, file in enumerate(standard):
+        os.dup2(file, number)
+        os.close(file)
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
