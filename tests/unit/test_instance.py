@@ -104,13 +104,12 @@ def test_a_machine_without_an_identity_does_not_start_where_it_cannot_keep_one(
         next_boot(tmp_path)
 
 
-def test_a_directory_that_is_a_file_is_the_operators_mistake(tmp_path: Path) -> None:
+def test_a_file_in_the_directorys_place_or_a_directory_in_the_files_place_is_the_operators_mistake(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "state").touch()
     with pytest.raises(SettingsError, match=r"--state-dir=.*: cannot be written: "):
         next_boot(tmp_path / "state")
-
-
-def test_a_directory_in_the_files_place_is_the_operators_mistake(tmp_path: Path) -> None:
     (tmp_path / "instance.json").mkdir()
     with pytest.raises(SettingsError, match="--state-dir="):
         next_boot(tmp_path)

@@ -308,17 +308,12 @@ def test_a_node_that_claims_anothers_id_and_has_not_the_volume_holds_nothing(wor
     assert not world.held("i-0002")
 
 
-def test_a_node_that_claims_anothers_id_frees_nothing(world: Guarded) -> None:
-    world.agent("n2", IN_USE, node_id="i-0002", away=LEFT)
+@pytest.mark.parametrize("told", ["i-0002", "another"], ids=["which it keeps", "which it renounces"])
+def test_a_node_that_claims_anothers_id_frees_nothing(world: Guarded, told: str) -> None:
+    world.agent("n2", IN_USE, node_id=told, away=LEFT)
     world.agent("n3", node_id="i-0002")
     world.attach("n2", node_id="i-0002")
     world.attach("n3", node_id="i-0003")
-    assert world.held("i-0002") == HAD
-
-
-def test_a_node_that_renounces_its_id_does_not_free_what_was_attached_by_it(world: Guarded) -> None:
-    world.agent("n2", IN_USE, node_id="another", away=LEFT)
-    world.attach("n2", node_id="i-0002")
     assert world.held("i-0002") == HAD
 
 

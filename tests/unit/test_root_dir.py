@@ -1,6 +1,7 @@
 """What is made and removed below a root directory, and what never is."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -131,25 +132,19 @@ def test_what_a_crash_left_of_a_write_goes_with_the_file(root: RootDir) -> None:
     root.remove_dir(root.path / "a")
 
 
-def test_a_fifo_in_a_files_place_is_no_file_and_keeps_nobody_waiting(root: RootDir) -> None:
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "not an ordinary file"),
+        (lambda path: path.symlink_to("/etc/passwd"), "symbolic link"),
+        (lambda path: path.write_bytes(b"x" * 11), "larger than 10 bytes"),
+    ],
+    ids=["a fifo, which keeps nobody waiting", "a link", "too large"],
+)
+def test_what_is_no_file_or_too_large_is_not_read(root: RootDir, make: Callable[[Path], object], why: str) -> None:
     root.make_dir(root.path / "a")
-    os.mkfifo(root.path / "a/f")
-    with pytest.raises(RootDirError, match="not an ordinary file"):
-        root.read_file(root.path / "a/f", 10)
-
-
-def test_a_link_in_a_files_place_is_not_read(root: RootDir, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("x")
-    root.make_dir(root.path / "a")
-    (root.path / "a/f").symlink_to(tmp_path / "secret")
-    with pytest.raises(RootDirError, match="symbolic link"):
-        root.read_file(root.path / "a/f", 10)
-
-
-def test_a_file_that_is_too_large_is_refused(root: RootDir) -> None:
-    root.make_dir(root.path / "a")
-    root.write_file(root.path / "a/f", b"x" * 11)
-    with pytest.raises(RootDirError, match="larger than 10 bytes"):
+    make(root.path / "a/f")
+    with pytest.raises(RootDirError, match=why):
         root.read_file(root.path / "a/f", 10)
 
 

@@ -1,11 +1,13 @@
 """The end of a session: drain, goodbye, a lost link, and silence afterwards."""
 
+from collections.abc import Callable
+
 import pytest
 
 from common.errors import TunnelClosed
 from common.messages import Ping, encode
 from tests.kit.events import Failed, Opened, PeerDraining, Released
-from tests.unit.wire.pair import OK, SessionPair, open_session, sent_frames
+from tests.unit.wire.pair import OK, SessionPair, Side, open_session, sent_frames
 
 DRAINED = ("drained", "edge agent restarts, and every call is finished")
 
@@ -38,23 +40,25 @@ def test_no_stream_is_opened_towards_a_draining_peer() -> None:
     assert caught.value.why == "the peer is shutting down"
 
 
-def never_served(pair: SessionPair) -> int:
-    """The hub's only stream that failed; its opener knows that nothing ran."""
-    pair.pump()
-    failed = pair.hub.one(Failed)
-    assert isinstance(failed.error, TunnelClosed)
-    assert not failed.error.sent
-    assert failed.stream not in [event.stream for event in pair.edge.all(Opened)]
-    return failed.stream
-
-
-def test_a_stream_that_crosses_the_goodbye_was_never_served_and_its_opener_knows() -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda edge: edge.session.drain("x"),
+        lambda edge: edge.session.goodbye("stopped", "killed by an operator"),
+        lambda edge: edge.session.receive(b"\xc1", 1_000.0),
+    ],
+    ids=["drained", "stopped", "by a broken rule"],
+)
+def test_a_stream_that_crosses_the_goodbye_was_never_served_and_its_opener_knows(end: Callable[[Side], None]) -> None:
     pair = SessionPair()
     number = pair.call()
     under_way = pair.hub.session.to_send()
-    pair.edge.session.drain("x")
+    end(pair.edge)
     pair.edge.session.receive(under_way, pair.now)
-    assert never_served(pair) == number
+    pair.pump()
+    failed = pair.hub.one(Failed)
+    assert isinstance(failed.error, TunnelClosed)
+    assert (failed.stream, failed.error.sent, pair.edge.all(Opened)) == (number, False, [])
 
 
 def test_any_goodbye_tells_what_was_never_served() -> None:
@@ -68,15 +72,6 @@ def test_any_goodbye_tells_what_was_never_served() -> None:
     pair.pump()
     sent = {event.stream: event.error.sent for event in pair.hub.all(Failed) if isinstance(event.error, TunnelClosed)}
     assert sent == {served: True, late: False}
-
-
-def test_a_broken_rule_tells_what_was_never_served_as_well() -> None:
-    pair = SessionPair()
-    pair.call()
-    under_way = pair.hub.session.to_send()
-    pair.edge.session.receive(b"\xc1", pair.now)
-    pair.edge.session.receive(under_way, pair.now)
-    never_served(pair)
 
 
 def test_after_the_goodbye_of_a_peer_that_does_not_tell_everything_that_left_counts_as_served() -> None:

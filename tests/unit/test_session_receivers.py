@@ -199,14 +199,6 @@ def test_nobody_hears_everything_and_does_nothing() -> None:
     assert edge.methods(number) == ["opened", "took", "released"]
 
 
-def test_a_receiver_that_ends_the_session_with_its_first_message_hears_of_the_end_once() -> None:
-    hub, edge = pair()
-    hub.does[1, "took"] = lambda: hub.goodbye("done", "enough")
-    edge.open(b"x")
-    carry(hub, edge)
-    assert hub.methods(1) == ["opened", "took", "left", "released"]
-
-
 # -------------------- calls --------------------
 
 

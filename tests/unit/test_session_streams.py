@@ -121,12 +121,3 @@ def test_a_call_lost_after_its_first_frame_was_handed_over_counts_as_sent_wherev
     pair.hub.session.lost("cable cut")
     assert failed_of(pair).sent
     assert pair.edge.all(Opened) == []
-
-
-def test_a_call_that_waits_behind_another_was_not_sent() -> None:
-    pair = SessionPair()
-    first, second = pair.call(b"x" * 500), pair.call(b"y" * 500)
-    pair.hub.session.to_send()
-    pair.hub.session.lost("cable cut")
-    sent = {event.stream: event.error.sent for event in pair.hub.all(Failed) if isinstance(event.error, TunnelClosed)}
-    assert sent == {first: True, second: False}

@@ -134,17 +134,19 @@ def test_the_volumes_are_listed_by_their_paths_and_other_entries_skipped(store: 
     assert store.volume_paths() == ["/a", "/b"]
 
 
-def test_a_broken_file_is_told_with_its_volume(store: DirectVolumeStore) -> None:
-    (put(store) / "mountInfo.json").write_text("{")
-    with pytest.raises(Uncertain, match=f"direct volume {PATH}: the mount info cannot be used: it is not JSON"):
-        store.device(PATH)
-    put(store)
-    assert store.device(PATH) == EXT4.device
-
-
-def test_a_large_file_is_not_read_and_is_replaced(store: DirectVolumeStore) -> None:
-    (put(store) / "mountInfo.json").write_bytes(b" " * 65_537)
-    with pytest.raises(Uncertain, match="it is larger than 65536 bytes"):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"{", f"direct volume {PATH}: the mount info cannot be used: it is not JSON"),
+        (b" " * 65_537, "it is larger than 65536 bytes"),
+    ],
+    ids=["broken", "large"],
+)
+def test_a_file_that_cannot_be_read_is_told_with_its_volume_and_is_replaced(
+    store: DirectVolumeStore, content: bytes, why: str
+) -> None:
+    (put(store) / "mountInfo.json").write_bytes(content)
+    with pytest.raises(Uncertain, match=why):
         store.device(PATH)
     put(store)
     assert store.device(PATH) == EXT4.device
