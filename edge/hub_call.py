@@ -116,7 +116,7 @@ class HubCall(Account, AnswerReceiver, Receiver):
             self._refuse(error)
 
     async def _identify(self, request: bytes) -> None:
-        """Parse a large request in a thread. If the caller leaves meanwhile, nothing is sent."""
+        # If the caller leaves meanwhile, nothing is sent.
         try:
             asked = await asyncio.to_thread(identify, self.driver, self.method, request)
         except Exception as error:  # noqa: BLE001  # as in `go_on`
@@ -151,7 +151,6 @@ class HubCall(Account, AnswerReceiver, Receiver):
     # ---- the driver's answer (`common.relay.client_call.AnswerReceiver`)
 
     def answered(self, status: Status, message: bytes | None) -> None:
-        """Parse the answer, a large one in a thread, and tell it."""
         self.at_driver = None  # the two would keep each other, with request and answer
         if message is not None and len(message) > PARSE_OFF_LOOP_BYTES:
             loop = asyncio.get_running_loop()

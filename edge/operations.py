@@ -56,14 +56,11 @@ Key = tuple[Any, ...]  # Driver, method and idempotency key: two calls with one 
 
 
 class _Rule:
-    """The fields that make two calls of a method the same operation.
-
-    Attributes:
-        key: the request's idempotency key, as dotted paths of fields. The first one names the object that is changed.
-        makes: of a create, which changes none yet, the response's field that names the created object; else empty.
-    """
+    """The fields that make two calls of a method the same operation."""
 
     def __init__(self, *key: str, makes: str = "") -> None:
+        # `key`: the request's idempotency key, as dotted paths of fields. The first one names the object that is
+        # changed. `makes`: of a create, which changes none yet, the response's field that names the created object.
         self.key, self.makes = key, makes
         self.values: Callable[[Any], Any] = attrgetter(*key)  # returns the key's values: one alone, or a tuple
         self.made: Callable[[Any], str] = attrgetter(makes or "DESCRIPTOR.name")  # returns the value of `makes`
@@ -106,7 +103,6 @@ class Arguments:
     __slots__ = ("_digest", "_method", "request")
 
     def __init__(self, method: str, request: bytes, message: Message | None = None) -> None:
-        """`message` is the parsed request."""
         self._method = method
         self.request: bytes | None = request
         self._digest = b""
@@ -117,7 +113,6 @@ class Arguments:
         return (self.request is not None and self.request == other.request) or self.digest() == other.digest()
 
     def digest(self) -> bytes:
-        """Return the digest. It is made when it is needed first."""
         if not self._digest and self.request is not None:
             self._digest = digest(METHODS[self._method].request.FromString(self.request))
         return self._digest
@@ -188,7 +183,6 @@ class Operations:
 
     @property
     def under_way(self) -> list[str]:
-        """The running operations in words, for the status."""
         return [in_words(key) for key in self._running]
 
     def begin(self, call: "HubCall", lease: ControllerLease | None = None) -> None:
@@ -285,11 +279,9 @@ class Operations:
             self._timer = loop.call_at(until, self._look)
 
     def done(self, call: "HubCall") -> None:
-        """Watch no more. It may have ended before."""
         self._until.pop(call, None)
 
     def _look(self) -> None:
-        """Expire what is due, and come back for the next one."""
         loop = asyncio.get_running_loop()
         self._timer = None
         while self._until:
@@ -337,14 +329,13 @@ class Operations:
             self._idle.set_result(None)
 
     def _touch(self, about: str) -> None:
-        """Drop kept results about an object, because an operation on it begins or ends."""
+        # An operation on the object begins or ends, so what is kept about it may be wrong.
         self._touched[about] = self._steps
         self._touched.move_to_end(about)
         for key in [key for key, kept in self._kept.items() if kept.made == about] if self._kept else ():
             self._forget(key)
 
     def _keep(self, call: "HubCall", result: Result) -> None:
-        """Keep a create's success, unless another operation touched the created object meanwhile."""
         rule = _RULES[call.method]
         made = rule.made(result.message) if rule.makes and result.message is not None else ""
         touched = self._touched.get(made, 0)  # an operation on the object that still runs has left its step here
