@@ -14,10 +14,8 @@ Rules:
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
-import socket
 import time
 from collections.abc import Iterable
 from datetime import datetime
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import SettingsError
+from common.net.sockets import is_served
 from common.objects.left_over import LeftOver
 from common.observe.metrics import Metrics, VolumeStats
 from common.observe.tasks import Tasks
@@ -329,7 +328,7 @@ def _make_fencing(settings: AgentSettings) -> Fencing:
 
 def _check_root(root: Path) -> None:
     # This makes no file there: the agent may have to end.
-    if _listens(root / KUBELET_SOCKET):
+    if is_served(root / KUBELET_SOCKET):
         why = f"a kubelet is running with this root directory ({KUBELET_SOCKET} answers): say --registration=observe"
         raise SettingsError("--root-dir", str(root), why)
     if (root / _LOCK).exists():
@@ -353,7 +352,7 @@ def _full_disks(directories: Iterable[Path]) -> str:
 
 
 def _unkept_mounts(root: Path) -> str:
-    if _listens(root / KUBELET_SOCKET):
+    if is_served(root / KUBELET_SOCKET):
         return ""
     mounted = [path for path in read_table(root).within(Layout(root).pods) if f"/volumes/{PLUGIN}/" in path]
     if not mounted:
@@ -362,12 +361,3 @@ def _unkept_mounts(root: Path) -> str:
         f"CSI volumes of pods are mounted below {root}, and no kubelet answers there, so nothing unmounts them: start "
         f"the kubelet, or run the agent with --registration=own"
     )
-
-
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            return probe.connect_ex(str(path)) in {0, errno.EAGAIN}
-        except OSError:  # longer than a socket's path can be
-            return False

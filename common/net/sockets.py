@@ -127,26 +127,35 @@ def _remove_stale(path: Path) -> None:
         return
     if not stat.S_ISSOCK(found.st_mode):
         raise FileExistsError(errno.EEXIST, f"cannot listen on {path}: it exists and is not a socket (remove it first)")
-    if _somebody_answers(path):
+    number = knock(path)
+    if number in _SERVED:
         raise OSError(errno.EADDRINUSE, f"cannot listen on {path}: another process is serving there")
+    if number not in UNSERVED:
+        why = OSError(number, os.strerror(number))
+        raise OSError(number, f"cannot listen on {path}: a socket is there that cannot be tried: {why}")
     path.unlink(missing_ok=True)
 
 
-def _somebody_answers(path: Path) -> bool:
-    """Whether a process serves this socket. A full queue counts as an answer."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+# What `knock` returns if a process listens (EAGAIN: its queue is full), and if surely none does.
+_SERVED = frozenset({0, errno.EAGAIN})
+UNSERVED = frozenset({errno.ECONNREFUSED, errno.ENOENT})
+
+
+def is_served(path: Path) -> bool:
+    return knock(path) in _SERVED
+
+
+def knock(path: Path) -> int:
+    """Try to connect to a UNIX socket, without waiting. Returns the number of the error, or 0.
+
+    Raises OSError if it cannot be tried, because the process has no descriptor left.
+    """
+    with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(0.0)
         try:
-            probe.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            raise OSError(
-                error.errno, f"cannot listen on {path}: a socket is there that cannot be tried: {error}"
-            ) from error
-        return True
+            return probe.connect_ex(str(path))
+        except OSError:
+            return errno.ENAMETOOLONG  # Python has a limit of its own
 
 
 def _identity_of(path: Path) -> tuple[int, int] | None:

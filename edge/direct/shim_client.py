@@ -14,7 +14,6 @@ Source: Kata Containers, src/runtime/pkg/containerd-shim-v2/shim_management.go.
 import asyncio
 import io
 import json
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
@@ -23,6 +22,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from common.errors import BridgeError
+from common.net.sockets import is_served
 from common.observe.metrics import VolumeStats
 
 SANDBOXES = "vc/sbs"  # the directory of running sandboxes below /run, compiled into the runtime
@@ -50,7 +50,7 @@ class ShimClient:
 
     def is_live(self, sandbox_id: str) -> bool:
         """Whether a sandbox runs: a shim listens on its socket. It does not block."""
-        return _is_served(self._socket_of(sandbox_id))
+        return is_served(self._socket_of(sandbox_id))
 
     async def stats(self, sandbox_ids: Iterable[str], device: str) -> VolumeStats:
         """Ask the first live sandbox how full a volume is. `device` is the mount info's.
@@ -117,7 +117,7 @@ def _parse(path: Path, answer: bytes) -> tuple[int, bytes]:
         raise _gone(path, "it closed the connection without an answer")
     if b"\r\n\r\n" not in answer:  # http.client takes a head that ends early for a whole one
         raise _unusable(path, "it is no whole answer of HTTP")
-    response = HTTPResponse(cast("socket.socket", _Answer(answer)), method="GET")
+    response = HTTPResponse(cast("Any", _Answer(answer)), method="GET")
     try:
         response.begin()
         return response.status, response.read()
@@ -163,15 +163,3 @@ def _count(usage: dict[str, Any], key: str) -> int:
     if type(value) is not int or not 0 <= value <= _LARGEST_COUNT:
         raise ValueError(key)
     return value
-
-
-def _is_served(path: Path) -> bool:
-    # A full queue counts.
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        try:
-            probe.connect(str(path))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return True

@@ -2,15 +2,13 @@
 
 import asyncio
 import contextlib
-import errno
 import functools
 import os
-import socket as sockets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.net.sockets import FileId, file_id
+from common.net.sockets import UNSERVED, FileId, file_id, knock
 from common.observe.tasks import Tasks
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from edge.calls.drivers import Driver
@@ -45,7 +43,7 @@ class SharedSocket:
     def mark_if_deserted(self) -> None:
         """Stop calling this socket if nothing listens on it: the driver now serves the same services on another one."""
         file = file_id(str(self.driver.socket))
-        if nobody_listens(self.driver.socket):
+        if knock(self.driver.socket) in UNSERVED:
             self._deserted = frozenset({file, None})
 
     def watch(self, tasks: Tasks) -> None:
@@ -150,13 +148,6 @@ class DriverSockets:
 def _identity(socket: Path) -> str:
     # One identity for all paths of a socket: a kubelet's directory often has two names.
     return os.path.realpath(socket)
-
-
-def nobody_listens(socket: Path) -> bool:
-    """Whether the kernel refuses connections at a socket; not if a connection must wait or is not allowed."""
-    with sockets.socket(sockets.AF_UNIX) as probe:
-        probe.setblocking(False)  # noqa: FBT003  # the standard library's own signature
-        return probe.connect_ex(str(socket)) in {errno.ECONNREFUSED, errno.ENOENT}
 
 
 def fits(socket: str) -> bool:

@@ -11,13 +11,12 @@ Rules:
 * Waiting for one driver delays no other.
 """
 
-import asyncio
 import functools
 from pathlib import Path
 
 from common.csi.reports import GET_PLUGIN_INFO, NODE_GET_CAPABILITIES, NODE_GET_INFO
 from common.errors import CallError
-from common.net.sockets import file_id
+from common.net.sockets import file_id, is_served
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.status import Status, code_name
 from edge.calls.drivers import Driver
@@ -54,7 +53,7 @@ async def register(offer: PluginOffer, store: DriversStore, sockets: DriverSocke
             registration = Registration(offer.name, str(endpoint), offer.socket, version, info)
             store.install(registration, seat).file = offer.file
             store.node_plugins[offer.name] = registration.endpoint
-    except (ValueError, CallError) as error:
+    except (OSError, ValueError, CallError) as error:
         raise NotRegistered(shorten(str(error))) from error
 
 
@@ -67,7 +66,7 @@ async def _see_that_name_is_free(
     if version > holder.version or file_id(holder.socket) != known.file:
         return
     same = known.driver is seat.driver
-    if await (_listens(holder.socket) if same else _answers(known.driver, offer.name)):
+    if is_served(Path(holder.socket)) if same else await _answers(known.driver, offer.name):
         raise ValueError(
             f"a driver {offer.name} is registered already, by {holder.socket} for {holder.endpoint}, and it answers "
             f"there"
@@ -103,14 +102,4 @@ async def _answers(driver: Driver, name: str) -> bool:
         await driver.unary(GET_PLUGIN_INFO, b"", timeout_s=_ANSWERS_LIMIT_S, to=name)
     except CallError:
         return False
-    return True
-
-
-async def _listens(socket: str) -> bool:
-    try:
-        async with asyncio.timeout(_ANSWERS_LIMIT_S):
-            _, writer = await asyncio.open_unix_connection(socket)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
     return True
