@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -471,6 +472,21 @@ async def test_a_name_whose_driver_or_registrar_answers_no_more_is_taken_over(
             await told(later)  # by now the first one's end was seen, and is nothing to the second one
         await node.registered()
         assert [driver.socket for driver in node.registry.drivers] == [second.socket]
+
+
+async def test_an_agent_without_a_descriptor_takes_no_registrar_for_a_dead_one(
+    node: Node, plugin: Plugin, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(_socket: Path) -> bool:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    await node.start_with(plugin)
+    monkeypatch.setattr(registration_handler, "is_served", no_descriptor)
+    with another(node, "w.sock", endpoint=vendor.socket) as two:
+        assert await told(two) == (False, "[Errno 24] Too many open files")
+        monkeypatch.undo()
+        await until(lambda: len(two.told) > 1, "a second try")
+        assert "registered already" in two.told[-1].error
 
 
 async def test_a_higher_version_takes_the_name(node: Node, plugin: Plugin, vendor: Vendor) -> None:
