@@ -18,6 +18,7 @@ from cloud.records.records import Records
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
+from cloud.sync.in_use import InUse
 from cloud.sync.streams import SyncServer
 from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.csinode_writer import CSINodeWriter
@@ -25,7 +26,6 @@ from cloud.upsync.election_events import ElectionEvents
 from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.handover import GONE, KUBELET, HandOver, Removal
 from cloud.upsync.heartbeats import Heartbeats
-from cloud.upsync.in_use import InUse
 from cloud.upsync.node_problems import NodeProblems
 from cloud.upsync.node_writer import NodeWriter
 from cloud.upsync.pod_writer import PodWriter

@@ -5,7 +5,6 @@ Read in this order:
 * `ownership`: marks on the objects that the hub made.
 * `writer`, `node_writer`, `csinode_writer`, `claim_writer`, `event_writer`, `pod_writer`: one writer for each kind of
   object.
-* `in_use`: the confirmed volumes in each Node's `volumesInUse`.
 * `heartbeats`: Leases and conditions that keep a Node without a kubelet Ready.
 * `handover`: removes the hub's marks when a kubelet takes a node over; deletes the hub's objects of a node that is gone
   for good.

@@ -25,7 +25,7 @@ from cloud.kinds.fields import part
 from cloud.kinds.nodes import NODE_IDS, in_use, read_ids
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
 from cloud.kube.node_marks import is_reserved
-from cloud.upsync.in_use import InUse
+from cloud.sync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, is_made, remember_drivers, written_drivers
 from cloud.upsync.writer import Writer
 from common.objects.objects import Ref

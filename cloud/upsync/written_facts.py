@@ -37,9 +37,9 @@ from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
+from cloud.sync.in_use import InUse
 from cloud.upsync.handover import GONE, KUBELET
 from cloud.upsync.heartbeats import Heartbeats
-from cloud.upsync.in_use import InUse
 from cloud.upsync.writer import Writer
 from common.objects import sole_use
 from common.objects.objects import Object, Ref, Stamp

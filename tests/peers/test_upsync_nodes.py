@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube.client import RESOURCES, Kube, KubeError, connect
+from cloud.sync.in_use import InUse
 from cloud.upsync.csinode_writer import CSINodeWriter
 from cloud.upsync.heartbeats import Heartbeats
-from cloud.upsync.in_use import InUse
 from cloud.upsync.node_writer import NodeWriter
 from common.objects.objects import Ref
 from tests.kit.waiting import until

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube.client import RESOURCES, Kube, KubeError, connect, patch_found
+from cloud.sync.in_use import InUse
 from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.csinode_writer import CSINodeWriter
 from cloud.upsync.handover import HandOver, Removal
 from cloud.upsync.heartbeats import Heartbeats
-from cloud.upsync.in_use import InUse
 from cloud.upsync.node_writer import NodeWriter
 from common.objects.objects import Ref
 from tests.kit.peers import manifests

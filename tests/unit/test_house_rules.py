@@ -52,6 +52,12 @@ def test_each_package_lists_all_its_modules_in_reading_order() -> None:
     assert found == {str(package.relative_to(ROOT)): sorted(modules(package)) for package in packages()}
 
 
+def test_no_folder_has_more_than_a_dozen_modules_of_its_own() -> None:
+    counts = {str(package.relative_to(ROOT)): len(list(package.glob("[!_]*.py"))) for package in packages()}
+    rooms = ("cli", "cloud", "common", "edge")
+    assert {name: count for name, count in counts.items() if count > 12 and name.startswith(rooms)} == {}
+
+
 def test_an_agent_loads_no_library_that_it_needs_only_at_times() -> None:
     """Each takes memory of a small device. The module that imports it late says when it is needed."""
     program = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cloud.upsync.in_use import InUse
+from cloud.sync.in_use import InUse
 
 
 def begun() -> InUse:

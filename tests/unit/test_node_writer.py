@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloud.kube.client import RESOURCES, KubeError
-from cloud.upsync.in_use import InUse
+from cloud.sync.in_use import InUse
 from cloud.upsync.node_writer import NodeWriter
 from common.objects.objects import Ref
 from tests.kit.fake_api import FakeApi

@@ -16,7 +16,7 @@ from cloud.detach.sole_use import SoleUse
 from cloud.kube.client import KubeError
 from cloud.records.sqlite import SqliteRecords
 from cloud.sync.fact_table import FactTable
-from cloud.upsync.in_use import InUse
+from cloud.sync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
 from common.objects.objects import Object, Ref, Stamp
 from common.objects.pod_fact import RELEASED
