@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 GAP_S = 1.5
 """The mean time between two faults."""

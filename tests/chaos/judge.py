@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tests.kit.testdriver.call_log import Call
+from tests.kit.testdriver.call_log import Call
 
 KEYS = {
     "CreateVolume": ("name",),

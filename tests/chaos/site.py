@@ -10,27 +10,20 @@ import contextlib
 import json
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
+from tests.chaos.faults import Fault
 from tests.chaos.judge import KEYS, Left
 from tests.kit.bridge import Agent, Hub, Member, Proxy
 from tests.kit.peers.cluster_node import DEPLOY, HUB
 from tests.kit.peers.control_plane import ControlPlane
-from tests.kit.peers.testdriver import start_testdriver
-from tests.kit.processes import Supervisor
+from tests.kit.peers.testdriver import RunningDriver, start_testdriver
+from tests.kit.processes import Process, Supervisor
 from tests.kit.small_disk import fill, make_room, small_disk
-from tests.kit.testdriver.call_log import read_calls
+from tests.kit.testdriver.call_log import Call, read_calls
 from tests.kit.waiting import wait_for
 from tests.lab.remote import RemoteLink
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.chaos.faults import Fault
-    from tests.kit.peers.testdriver import RunningDriver
-    from tests.kit.processes import Process
-    from tests.kit.testdriver.call_log import Call
 
 NODES = ("n1", "n2", "n3")
 

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tests.chaos.callers import Callers
-from tests.chaos.faults import plan
-from tests.chaos.judge import Finding, histories, judge
-from tests.chaos.site import LOCAL, NODES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.chaos.faults import Fault
-    from tests.chaos.judge import Left, Step
-    from tests.chaos.site import Site
-    from tests.kit.testdriver.call_log import Call
+from tests.chaos.faults import Fault, plan
+from tests.chaos.judge import Finding, Left, Step, histories, judge
+from tests.chaos.site import LOCAL, NODES, Site
+from tests.kit.testdriver.call_log import Call
 
 SETTLE_S = 120.0
 """All must have an outcome so long after the last fault. A node that was away dials at least every 30 s."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.kit.processes import Supervisor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.kit.machine import Machine
-    from tests.kit.processes import Process
+from tests.kit.machine import Machine
+from tests.kit.processes import Process, Supervisor
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 

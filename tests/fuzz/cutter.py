@@ -5,10 +5,8 @@ All bytes give something, and the same bytes give the same: past the end there a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import TypeVar
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from cloud.nodes.fleet import Fleet, _member
 from cloud.sources.manifests.binding import Bound, ClaimStatus, NodeReports, bind
@@ -20,9 +20,6 @@ from edge.direct.mount_info import device_of
 from edge.volume_errors import Uncertain
 from tests.fuzz.cutter import Cutter
 from tests.kit.trusting import TRUSTING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _KINDS = (*MOST_FACT_BYTES, "Secret")
 

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import logging
 import tempfile
+from collections.abc import Coroutine
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.net.sockets import file_id
 from common.relay import frames
+from common.relay.client_connection import ClientConnection
 from common.relay.errors import Http2Error
 from common.relay.hpack import Decoder, encode
 from common.relay.server import in_task
+from common.relay.server_call import ServerCall
 from common.status import Code, Status
 from edge.registry.plugin_client import NotRegistered, PluginClient
 from edge.registry.registration import (
@@ -28,12 +31,6 @@ from edge.registry.registration import (
 )
 from tests.fuzz.cutter import Cutter
 from tests.kit.http2 import Calling, Ends, Messages, Serving, Wire
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from common.relay.client_connection import ClientConnection
-    from common.relay.server_call import ServerCall
 
 _IDS = (0, 1, 2, 3, 5, 7, 9, frames.MAX_STREAM_ID)
 _REQUEST = encode(

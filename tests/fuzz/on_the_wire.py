@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 from cloud.kube.http_answer import AnswerReader
 from common import messages
@@ -16,6 +17,7 @@ from common.objects import sync_messages
 from common.objects.digest import digest_of
 from common.objects.objects import Object, Ref, Stamp
 from common.objects.sync import Learner, Teller
+from common.objects.sync_messages import Change
 from common.session.session import SessionState
 from common.status import Code, Status
 from edge.direct.shim_client import _parse, _read_stats
@@ -23,11 +25,6 @@ from tests.fuzz.cutter import Cutter
 from tests.kit.events import Cancelled, Ended, Failed, HelloReceived, Message, Opened, Released
 from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, hello_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.objects.sync_messages import Change
 
 _NUMBERS = (0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 100, 399, 400, 1_000, 4_000, 2**31, LARGEST_NUMBER)
 _TEXTS = ("", "edge", "driver", "n7", "d.example", "/csi.v1.Controller/CreateVolume", "x" * 1_100)

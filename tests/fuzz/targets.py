@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from tests.fuzz import on_documents, on_http2, on_the_wire
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
     "codec": on_the_wire.codec,

@@ -9,16 +9,18 @@ import socket
 import sqlite3
 import stat
 import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import pytest
 
 from cloud.records.records import RecordKind
 from common.status import Code
 from tests.kit import prefork
-from tests.kit.bridge import Member
+from tests.kit.bridge import Bridge, Member
 from tests.kit.certificates import Authority
 from tests.kit.operator import hub_state
 from tests.kit.other_user import NOBODY_ELSE, as_user
@@ -29,12 +31,6 @@ from tests.kit.small_disk import small_disk
 from tests.kit.state_db import records_in
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import shutil
 import signal
 import subprocess
 import urllib.request
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -34,10 +35,6 @@ from tests.kit.stranger import (
     websocket_frame,
 )
 from tests.kit.waiting import let_pass, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 CALL = Open(1, Kind.CALL, Priority.CALL, "d.example", "/csi.v1.Controller/CreateVolume", "", "c-1", 0)
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +17,6 @@ from edge.disk.layout import Layout
 from edge.disk.root_dir import RootDir
 from tests.kit.leftovers import clear, loops_below, mounts_below
 from tests.kit.needs import needs_loops
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = needs_loops
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority, Pem, bundle
 from tests.kit.stranger import HungUp, Stranger, hello
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.vendor import Vendor
+from tests.kit.vendor import Vendor
 
 
 class Files:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.status import Code
 from tests.kit.forms import slow_in_hub
 from tests.kit.local_bridge import LocalBridge
 from tests.kit.requests import create, create_of_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.vendor import Vendor
+from tests.kit.vendor import Vendor
 
 _ENDS = {
     "answered": ("CreateVolume", create("v")),

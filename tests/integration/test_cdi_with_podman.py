@@ -12,7 +12,8 @@ import shutil
 import stat
 import subprocess
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,6 @@ from edge.disk.found_volumes import Published
 from edge.disk.layout import Layout
 from edge.volumes import ContainerUse, Deferral, Pod, PodVolume, Volume
 from tests.kit import needs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.skipif(bool(needs.root()), reason=needs.root()),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -18,16 +19,11 @@ from common.net.endpoint import hub_endpoint
 from common.net.tls import TlsFiles, TlsIdentity
 from common.observe.version import introduce
 from common.session.limits import Limits
+from common.session.link import Link
 from common.status import Origin
 from tests.kit.certificates import Authority, Pem
 from tests.kit.linked import Peer
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.session.link import Link
 
 LIMITS = Limits(hello_timeout_s=30.0)
 

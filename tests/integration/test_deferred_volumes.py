@@ -9,8 +9,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +20,6 @@ from tests.kit.guest import folder, mount_info
 from tests.kit.needs import needs_loops
 from tests.kit.operator import by_hand
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = needs_loops
 

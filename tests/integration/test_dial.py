@@ -10,8 +10,10 @@ import hashlib
 import os
 import socket
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -29,16 +31,11 @@ from common.net.tcp import RawTcp, overlook_lost_handshakes
 from common.observe.version import introduce
 from common.parsers import HostPort
 from common.session.limits import Limits
+from common.session.link import Link
 from tests.kit.certificates import Authority
 from tests.kit.linked import Peer
 from tests.kit.stranger import Closed, Stranger, hello, upgrade_request, websocket_frame
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
-
-    from common.session.link import Link
 
 LIMITS = Limits(hello_timeout_s=30.0)
 SOON = Limits(hello_timeout_s=0.3)

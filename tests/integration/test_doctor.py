@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.integration.conftest import Routed
+from tests.kit.bridge import Agent, Bridge, Hub
 from tests.kit.certificates import Authority, Pem
 from tests.kit.cluster_objects import as_yaml, claim, driver, pod, volume
 from tests.kit.operator import by_hand
 from tests.kit.running_driver import Running
+from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Routed
-    from tests.kit.bridge import Agent, Bridge, Hub
-    from tests.kit.vendor import Vendor
 
 
 def findings(*argv: str) -> dict[str, tuple[str, str]]:

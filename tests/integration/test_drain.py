@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,14 +19,9 @@ from common.net.sockets import listen_unix
 from common.net.tcp import LINGER_S
 from common.observe.version import introduce
 from common.session.limits import Limits
+from common.session.link import Link
 from tests.kit.linked import Peer
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.session.link import Link
 
 
 class Accepted(Peer):

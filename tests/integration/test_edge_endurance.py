@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import BridgeError
-from tests.kit.edge_node import EdgeNode, pod, volume
+from tests.kit.edge_node import EdgeNode, Object, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kit.edge_node import Object
 
 pytestmark = [needs_mounts, pytest.mark.slow]
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from cloud.records.records import Change, RecordKind
 from cloud.records.sqlite import SqliteRecords
+from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 UID = "063390d7-3607-524d-9c06-ba62b0f82522"
 MOUNTED = {"type": "csi-bridge.io/VolumesMounted", "status": "True", "reason": "Mounted"}

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +19,6 @@ from cloud import csi_proxy_driver, hub_process
 from cloud.records.sqlite import SqliteRecords
 from common.errors import SettingsError
 from edge import agent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -9,18 +9,14 @@ from __future__ import annotations
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.kit.fenced_nodes import BOUND_S, KINDS, LEASE_S, FencedNodes, Node
 from tests.kit.needs import needs_loops, needs_xfs
 from tests.kit.waiting import let_pass, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 pytestmark = needs_loops
 

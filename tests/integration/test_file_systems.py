@@ -7,16 +7,13 @@ import os
 import struct
 import subprocess
 import uuid
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from edge.direct import file_systems
 from edge.direct.file_systems import Content, finish, grow, is_sound, look, make, size_bytes
 from tests.kit import needs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = needs.skip_without(needs.program("mkfs.ext4"))
 

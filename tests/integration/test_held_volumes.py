@@ -5,26 +5,21 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from common.csi import csi_pb2 as csi
 from common.status import Code
+from tests.kit.bridge import Agent, Bridge
 from tests.kit.edge_node import DRIVER, NODE, EdgeNode, attachment, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, hub_state, node_state
-from tests.kit.sidecar import Sidecar
+from tests.kit.sidecar import Outcome, Sidecar
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from subprocess import CompletedProcess
-
-    from tests.kit.bridge import Agent, Bridge
-    from tests.kit.sidecar import Outcome
 
 VENDOR = "vendor.test"
 STATES = [("n1", "connected"), ("n2", "fenced")]

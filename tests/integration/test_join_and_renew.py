@@ -6,26 +6,23 @@ import contextlib
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import pytest
 
 from common.net.enrolment import parse_token
 from common.status import Code
 from edge.identity.identity import Identity
+from tests.kit.bridge import Agent, Proxy
+from tests.kit.certificates import Pem
 from tests.kit.joined_edge import JoinBridge, Node
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.requests import create
+from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.bridge import Agent, Proxy
-    from tests.kit.certificates import Pem
-    from tests.kit.vendor import Vendor
 
 
 @pytest.fixture

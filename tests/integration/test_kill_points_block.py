@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.kit.edge_node import EdgeNode
 from tests.kit.fault_points import BLOCK, live_through, some_always
 from tests.kit.needs import needs_loops
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [needs_loops, pytest.mark.slow]
 

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +15,6 @@ from tests.kit.deferring_node import DeferringNode
 from tests.kit.fault_points import BLOCK, DEFERRED, check_calls, dies_before
 from tests.kit.needs import needs_loops
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = needs_loops
 

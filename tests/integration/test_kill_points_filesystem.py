@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.kit.edge_node import EdgeNode, csi_driver
 from tests.kit.fault_points import FILESYSTEM, live_through, some_always
 from tests.kit.needs import needs_mounts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = needs_mounts
 

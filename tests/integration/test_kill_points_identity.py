@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from common.store.fault_points import VARIABLE
-from tests.kit.bridge import REDIAL_LIMIT_S
+from tests.kit.bridge import REDIAL_LIMIT_S, Agent
 from tests.kit.fault_points import IDENTITY, ISSUE, some_always
 from tests.kit.joined_edge import JoinBridge
 from tests.kit.operator import hub_state
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.bridge import Agent
 
 _KILLED = -signal.SIGKILL
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import uvloop
@@ -23,10 +25,6 @@ from tests.kit.certificates import Authority
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.trusting import SaidNodes
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import AsyncIterator, Awaitable, Callable
 
 _WATCH_BEGINS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 _LAST_TURN = 200

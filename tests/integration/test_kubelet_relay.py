@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +23,6 @@ from tests.kit.running_driver import Running, mount
 from tests.kit.sidecar import Sidecar, unavailable
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NAME = "vendor.test"
 NOBODY = "127.0.0.1:1"

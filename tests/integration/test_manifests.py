@@ -6,8 +6,10 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +26,6 @@ from tests.kit.cluster_objects import as_yaml, claim, driver, node, pod, volume
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 DATA = Ref("PersistentVolumeClaim", "default", "data")
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand
 from tests.kit.running_driver import Running
 from tests.kit.small_disk import fill, make_room, small_disk
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 
 def said(bridge: Bridge, command: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,6 @@ from tests.kit.cluster_objects import secret
 from tests.kit.edge_node import DRIVER, NODE, EdgeNode, attachment, csi_driver, pod, volume
 from tests.kit.needs import needs_loops
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = needs_loops
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common.csi import csi_pb2 as csi
 from common.objects.topology import NODE_SEGMENT
 from common.status import Code
+from tests.kit.bridge import Agent, Bridge, Proxy
 from tests.kit.operator import by_hand
 from tests.kit.requests import create_at, delete
+from tests.kit.sidecar import Outcome, Sidecar
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.bridge import Agent, Bridge, Proxy
-    from tests.kit.sidecar import Outcome, Sidecar
 
 
 @dataclass

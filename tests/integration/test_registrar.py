@@ -9,7 +9,9 @@ import json
 import os
 import socket
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,19 +25,14 @@ from edge.registrar import Registrar
 from edge.registry import drivers_store, plugin_client, registration_handler
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
+from edge.registry.drivers_store import NodeDriver
+from edge.registry.registration import NodeInfo, csi_node_drivers, node_annotations, node_labels
 from tests.kit.agent_settings import agent_settings
 from tests.kit.answers import methods_of
 from tests.kit.plugin import SERVICE, Plugin
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import until
 from tests.kit.wire_vendor import WireVendor
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-    from edge.registry.drivers_store import NodeDriver
-from edge.registry.registration import NodeInfo, csi_node_drivers, node_annotations, node_labels
 
 CREATE = "/csi.v1.Controller/CreateVolume"
 PUBLISH = "/csi.v1.Node/NodePublishVolume"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,12 +17,8 @@ from tests.kit.certificates import Authority
 from tests.kit.operator import hub_state
 from tests.kit.requests import create
 from tests.kit.sidecar import Sidecar
+from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.vendor import Vendor
 
 
 @pytest.fixture(scope="module")

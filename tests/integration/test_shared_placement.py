@@ -5,26 +5,22 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from common.csi import csi_pb2 as csi
 from common.status import Code
+from tests.kit.bridge import Agent, Bridge, Proxy
 from tests.kit.operator import by_hand
 from tests.kit.requests import create, delete
+from tests.kit.sidecar import Outcome, Sidecar
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from common.csi import csi_pb2 as csi
-    from tests.kit.bridge import Agent, Bridge, Proxy
-    from tests.kit.sidecar import Outcome, Sidecar
 
 NODES = ("n1", "n2", "n3")
 

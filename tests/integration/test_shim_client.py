@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from common.errors import BridgeError
 from common.observe.metrics import VolumeStats
 from edge.direct.shim_client import SANDBOXES, ShimClient
 from tests.kit.fake_shim import FakeShim
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEVICE = "/dev/sdf"
 USAGE = {

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.kit.control_group import ControlGroup
 from tests.kit.edge_node import NODE, EdgeNode, csi_driver, pod, volume
 from tests.kit.needs import needs_mounts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _VOLUMES = 100
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from common.csi import csi_pb2
 from common.status import Code
 from tests.kit.answers import methods_of
+from tests.kit.bridge import Bridge
 from tests.kit.plugin import Plugin
 from tests.kit.requests import create
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 NODE_CAPABILITIES = csi_pb2.NodeGetCapabilitiesResponse(
     capabilities=[csi_pb2.NodeServiceCapability(rpc={"type": "STAGE_UNSTAGE_VOLUME"})]

@@ -7,8 +7,10 @@ import json
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,10 +30,6 @@ from tests.kit.fake_api import FakeApi
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-    from pathlib import Path
 
 NODE = Ref("Node", "", "n1")
 

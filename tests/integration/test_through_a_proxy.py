@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -12,10 +14,6 @@ from tests.kit.joined_edge import JoinBridge
 from tests.kit.operator import by_hand
 from tests.kit.ports import free_ports
 from tests.kit.processes import Supervisor, listens_on
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [needs.skip_without(needs.program("tinyproxy")), pytest.mark.slow]
 

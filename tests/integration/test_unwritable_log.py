@@ -6,17 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kit.ports import free_ports
 from tests.kit.processes import listens_on
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _HUB = [Path(sys.executable).with_name("csi-bridge"), "hub"]
 _LIMIT_S = 60

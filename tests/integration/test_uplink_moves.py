@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import re
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +21,10 @@ from common.net.endpoint import hub_endpoint
 from common.net.sockets import listen_unix
 from common.observe.version import introduce
 from common.session.limits import Limits
+from common.session.link import Link, Stream
 from common.status import Code, Origin, Status
 from tests.kit.linked import Peer
 from tests.kit.waiting import settle, until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.session.link import Link, Stream
 
 LIMITS = Limits(hello_timeout_s=30.0)
 

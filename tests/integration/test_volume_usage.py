@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import urllib.request
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.kit.edge_node import EdgeNode, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.ports import free_ports
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = needs_mounts
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.bridge import Bridge
+from tests.kit.bridge import Bridge, Hub
 from tests.kit.certificates import Authority
 from tests.kit.intruder import lasting_hub, outcome
 from tests.kit.joinable_hub import JoinableHub
 from tests.kit.stranger import hello
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterator
-
-    from tests.kit.bridge import Hub
 
 BYSTANDER = "bystander"
 """A node that no attack names."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,15 +13,10 @@ from common.status import Code
 from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.requests import create, create_at, delete
+from tests.kit.sidecar import Sidecar
 from tests.kit.small_disk import fill, make_room, small_disk
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.sidecar import Sidecar
 
 
 @pytest.fixture

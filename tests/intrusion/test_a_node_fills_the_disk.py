@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from tests.kit.bridge import Bridge
+from tests.kit.certificates import Authority
 from tests.kit.fact_teller import FactTeller, claim_fact, wait_judging
 from tests.kit.operator import hub_state
 from tests.kit.stranger import Stranger
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.certificates import Authority
 
 _MIB = 1 << 20
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.pages.client import ask_page
 from common.pages.hub import VolumeStatus
+from tests.kit.bridge import Bridge
 from tests.kit.cluster_objects import as_yaml, secret, volume
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 
 def test_a_stolen_disk_has_no_secret_of_the_manifests(bridge: Bridge, tmp_path: Path) -> None:

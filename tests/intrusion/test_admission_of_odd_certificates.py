@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import ssl
+from typing import Any
 
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from common.messages import Reason
-from tests.kit.certificates import CLIENT_AUTH, SERVER_AUTH
+from tests.kit.bridge import Hub
+from tests.kit.certificates import CLIENT_AUTH, SERVER_AUTH, Authority
 from tests.kit.intruder import gets_in, outcome
 from tests.kit.stranger import hello
-
-if TYPE_CHECKING:
-    import ssl
-
-    from tests.kit.bridge import Hub
-    from tests.kit.certificates import Authority
 
 
 def issued(authority: Authority, name: str, *, role: str = "edge", **how: Any) -> ssl.SSLContext:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from common.csi import csi_pb2 as csi
 from common.status import Code
 from tests.kit.requests import create_at
 from tests.kit.spoken_node import Site, report
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DRIVER = "vendor.test"
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common.messages import Chunk, Kind, Open, Priority, Reason
+from tests.kit.bridge import Bridge, Hub
 from tests.kit.intruder import resident_bytes
 from tests.kit.operator import hub_state
 from tests.kit.stranger import BINARY, Stranger, hello, websocket_frame
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge, Hub
 
 GROWTH_BYTES = 16 << 20
 

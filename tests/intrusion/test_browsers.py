@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.kit.bridge import Hub
+from tests.kit.certificates import Authority
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.stranger import Stranger, upgrade_request
-
-if TYPE_CHECKING:
-    from tests.kit.bridge import Hub
-    from tests.kit.certificates import Authority
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://hub"])

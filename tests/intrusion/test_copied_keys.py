@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
 
 from common.messages import Kind, Ping, Pong
 from common.net.enrolment import Issued, JoinRefused
 from tests.kit.enrolling import NodeKey, ask
+from tests.kit.joinable_hub import JoinableHub
 from tests.kit.operator import hub_state
 from tests.kit.stranger import Stranger, hello
-
-if TYPE_CHECKING:
-    from tests.kit.joinable_hub import JoinableHub
 
 
 def problems(joinable: JoinableHub, node: str) -> list[str]:

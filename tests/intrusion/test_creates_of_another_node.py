@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.csi import csi_pb2 as csi
 from common.objects.topology import NODE_SEGMENT
 from common.status import Code
 from tests.kit.requests import create_at
 from tests.kit.spoken_node import Site, report
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DRIVER = "vendor.test"
 HOST = "topology.vendor.test/host"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.messages import Reason
+from tests.kit.bridge import Bridge, Hub
 from tests.kit.certificates import Authority, Pem, bundle
 from tests.kit.intruder import outcome
 from tests.kit.operator import by_hand, node_state
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge, Hub
 
 SOON_S = 1.0
 """Within this time a denial ends the live links."""

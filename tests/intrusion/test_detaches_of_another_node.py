@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +12,9 @@ from common.csi import csi_pb2 as csi
 from common.csi.reports import NODE_GET_INFO, Answer, DriverReport
 from tests.kit.cluster_objects import as_yaml, attachment, volume
 from tests.kit.operator import by_hand
+from tests.kit.sidecar import Outcome, Sidecar
 from tests.kit.spoken_node import Site, report
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.sidecar import Outcome, Sidecar
 
 DRIVER = "d.example"
 VICTIM, VICTIM_ID = "n2", "id-of-n2"

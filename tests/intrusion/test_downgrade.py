@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common.messages import Reason
+from tests.kit.bridge import Hub
+from tests.kit.certificates import Authority
 from tests.kit.intruder import gets_in
 from tests.kit.operator import by_hand
 from tests.kit.stranger import Stranger, hello, upgrade_request
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Hub
-    from tests.kit.certificates import Authority
 
 
 def test_tls_below_1_3_is_refused(hub: Hub, authority: Authority) -> None:

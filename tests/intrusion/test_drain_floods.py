@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.messages import Ack, Chunk, Drain, End, Kind, Open, Priority, encode
+from tests.kit.bridge import Bridge
 from tests.kit.stranger import Stranger, hello, websocket_frame
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 
 def test_64_000_drains_write_a_few_lines(bridge: Bridge) -> None:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.request import urlopen
 
 from common.net.certificate_ends import terms_in
 from tests.kit.bridge import Bridge
-from tests.kit.certificates import SERVER_AUTH, Authority
+from tests.kit.certificates import SERVER_AUTH, Authority, Pem
 from tests.kit.operator import by_hand
 from tests.kit.ports import free_ports
 from tests.kit.stranger import Stranger, hello
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.certificates import Pem
 
 SHORT_S = 60.0
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from common.messages import Reason
+from tests.kit.bridge import Hub
+from tests.kit.certificates import Authority
 from tests.kit.operator import node_state
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.kit.bridge import Hub
-    from tests.kit.certificates import Authority
 
 
 @pytest.mark.parametrize("role", ["edge", "driver"])

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -19,17 +20,12 @@ from common.net.enrolment import CaCertificates, Issued, JoinToken, encode
 from common.net.tls import TlsFiles, TlsIdentity
 from common.observe.version import introduce
 from common.session.limits import Limits
+from common.session.link import Stream
 from common.status import Code, Origin, Status
 from edge.identity.identity import Identity
 from edge.identity.join import join
 from tests.kit.certificates import Authority, Pem
 from tests.kit.linked import Peer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from common.session.link import Stream
 
 SECRET = b"the-secret-of-the-token-32-bytes"
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.messages import Ack, Chunk, End, Goodbye, Kind, Open, Priority
 from common.net.enrolment import Join, encode
+from tests.kit.bridge import Bridge
 from tests.kit.enrolling import NodeKey
 from tests.kit.joinable_hub import JoinableHub
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 MANY = 200
 

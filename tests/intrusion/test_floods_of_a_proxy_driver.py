@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+from google.protobuf.message import Message
 
 from common.csi import csi_pb2 as csi
 from common.messages import Cancel, Chunk, End, Kind, Open, Priority
@@ -12,11 +14,6 @@ from tests.kit.requests import create_at
 from tests.kit.spoken_node import Site, attend, report
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from google.protobuf.message import Message
 
 MINE = "mine.example"
 ZONE = {"zone": "z1"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,15 +11,11 @@ from common.messages import Chunk, Kind, Open, Priority
 from common.objects.digest import digest_of
 from common.objects.sync_messages import Differ, Digest, Held, HeldAll, Put, decode, encode
 from common.objects.topology import NODE_SEGMENT
+from tests.kit.bridge import Bridge
+from tests.kit.certificates import Authority
 from tests.kit.cluster_objects import as_yaml, claim, pod, secret, volume
 from tests.kit.operator import hub_state
 from tests.kit.stranger import HungUp, Stranger, hello
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
-    from tests.kit.certificates import Authority
 
 OBJECTS = """
 apiVersion: v1

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from common.messages import Chunk, End, Kind, Open, Priority, Reason
 from common.status import Code
+from tests.kit.bridge import Hub
+from tests.kit.certificates import Authority
 from tests.kit.stranger import Stranger, hello
-
-if TYPE_CHECKING:
-    from tests.kit.bridge import Hub
-    from tests.kit.certificates import Authority
 
 MINE = {
     "edge": {Kind.REPORT, Kind.SYNC, Kind.FACTS, Kind.OBSERVE, Kind.RENEW},

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.kit import needs
+from tests.kit.bridge import Bridge
 from tests.kit.other_user import NOBODY_ELSE
 from tests.kit.stranger import Stranger, upgrade_request
 from tests.kit.wire_vendor import WireVendor
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 
 def connect_as(uid: int, path: Path) -> str:

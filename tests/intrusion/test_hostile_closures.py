@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.kit.hostile_hub import DEEP, attack
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _DRIVER = "vendor.test"
 _OUT = "../../../../../../outside"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tests.kit.bridge import Proxy
 from tests.kit.operator import by_hand
 from tests.kit.spoken_node import CAPABILITIES, Site, report
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Proxy
 
 DRIVER = "vendor.test"
 

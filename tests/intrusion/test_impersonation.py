@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common.messages import Goodbye, Reason
+from tests.kit.bridge import Hub
 from tests.kit.certificates import Authority, Pem
 from tests.kit.enrolling import trusting
 from tests.kit.intruder import gets_in
 from tests.kit.operator import hub_state
 from tests.kit.stranger import HungUp, Stranger, hello
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Hub
 
 
 def knows(hub: Hub, name: str) -> bool:

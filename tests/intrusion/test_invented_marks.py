@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.kit.bridge import Bridge
+from tests.kit.certificates import Authority
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.stranger import Stranger, hello
-
-if TYPE_CHECKING:
-    from tests.kit.bridge import Bridge
-    from tests.kit.certificates import Authority
 
 
 @pytest.mark.parametrize("has_ca_key", [True, False])

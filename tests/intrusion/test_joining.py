@@ -8,7 +8,6 @@ import re
 import socket
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,13 +16,11 @@ from common.messages import Chunk, End, Kind, Open, Priority, Reason
 from common.net.enrolment import MAX_REQUEST_BYTES, AskCa, CaCertificates, JoinRefused, JoinToken, parse_token
 from common.status import Code
 from tests.kit.enrolling import NodeKey, ask, trusting
+from tests.kit.joinable_hub import JoinableHub
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.state_db import records_in
 from tests.kit.stranger import HungUp, Stranger, hello
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.kit.joinable_hub import JoinableHub
 
 
 def test_a_token_lets_one_node_join_and_its_thief_comes_too_late(joinable: JoinableHub) -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.kit.bridge import Bridge
 from tests.kit.enrolling import NodeKey
 from tests.kit.joinable_hub import JoinableHub
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 
 def test_of_many_joins_at_once_a_token_for_one_use_lets_one_in(bridge: Bridge, tmp_path: Path) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common.csi import csi_pb2 as csi
 from common.status import Code
 from tests.kit.hostile_hub import NODE_METHODS, attack
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NODE_GET_CAPABILITIES = "/csi.v1.Node/NodeGetCapabilities"
 _FORBIDDEN = [method for method in NODE_METHODS if method != _NODE_GET_CAPABILITIES]

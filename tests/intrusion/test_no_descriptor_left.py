@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from tests.intrusion.test_hostile_closures import _RULES, inline, pod
+from tests.kit.bridge import Bridge
+from tests.kit.certificates import Authority
 from tests.kit.hostile_hub import attack
 from tests.kit.intruder import connections, gets_in
+from tests.kit.processes import Process
 from tests.kit.requests import create, delete
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
-    from tests.kit.certificates import Authority
-    from tests.kit.processes import Process
 
 _FEW = 128
 """A soft limit of open files, as the 1,024 of many systems in small."""

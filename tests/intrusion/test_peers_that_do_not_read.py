@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import psutil
 
 from common.messages import Ping
+from tests.kit.bridge import Bridge
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.kit.bridge import Bridge
 
 
 def test_the_connection_of_a_peer_that_reads_nothing_is_closed_a_keepalive_after_its_link(bridge: Bridge) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority, Pem
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 
 def expired(authority: Authority, _elsewhere: Path) -> Pem:

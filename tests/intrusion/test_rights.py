@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common.messages import Chunk, End, Kind, Open, Priority
 from common.status import Code
+from tests.kit.certificates import Pem
 from tests.kit.operator import by_hand
 from tests.kit.requests import create
 from tests.kit.spoken_node import Site, SpokenNode, attend, report
 from tests.kit.stranger import Stranger, hello
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.certificates import Pem
 
 DRIVER = "vendor.test"
 CREATE = "/csi.v1.Controller/CreateVolume"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.csi import csi_pb2
 from common.status import Code
+from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand
 from tests.kit.requests import create
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 SECRET = "correct-horse-battery-staple"
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import socket
 
+from tests.kit.bridge import Bridge
+from tests.kit.certificates import Authority
 from tests.kit.intruder import client_hello, connections, gets_in, resident_bytes
 from tests.kit.operator import hub_state
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    import socket
-
-    from tests.kit.bridge import Bridge
-    from tests.kit.certificates import Authority
 
 ELSEWHERE = "127.0.0.2"
 

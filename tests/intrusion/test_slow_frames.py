@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from common.messages import Ping, encode
+from tests.kit.bridge import Bridge
 from tests.kit.stranger import Stranger, hello, websocket_frame
 from tests.kit.waiting import let_pass
-
-if TYPE_CHECKING:
-    from tests.kit.bridge import Bridge
 
 
 def test_bytes_that_dribble_inside_a_frame_do_not_keep_a_link_open(bridge: Bridge) -> None:

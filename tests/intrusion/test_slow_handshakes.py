@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.messages import encode
+from tests.kit.bridge import Bridge, Hub
+from tests.kit.certificates import Authority
 from tests.kit.intruder import client_hello
 from tests.kit.stranger import Stranger, hello, upgrade_request, websocket_frame
 from tests.kit.waiting import let_pass
-
-if TYPE_CHECKING:
-    from tests.kit.bridge import Bridge, Hub
-    from tests.kit.certificates import Authority
 
 LIMIT_S = 0.8
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,6 @@ from edge.disk.mounts import read_table
 from tests.kit import needs
 from tests.kit.cluster_objects import claim, driver, pod, volume
 from tests.kit.hostile_hub import attack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _DRIVER = "vendor.test"
 _HANDLE = hashlib.sha256(b"h-pv").hexdigest()

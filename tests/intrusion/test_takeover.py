@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import ssl
+from collections.abc import Iterator
 
 import pytest
 
 from common.messages import Ping, Pong, Reason
+from tests.kit.bridge import Bridge, Hub
+from tests.kit.certificates import Authority
 from tests.kit.intruder import refusal_of
 from tests.kit.operator import hub_state
 from tests.kit.stranger import Stranger, hello
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterator
-
-    from tests.kit.bridge import Bridge, Hub
-    from tests.kit.certificates import Authority
 
 INSTANCE = "the-agents-own-instance"
 

@@ -6,16 +6,12 @@ import os
 import pty
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.messages import Reason
+from tests.kit.bridge import Bridge
 from tests.kit.stranger import Stranger, hello
 from tests.kit.wire_vendor import WireVendor
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.bridge import Bridge
 
 CLEAR, TITLE, C1 = "\x1b[2J\x1b[H", "\x1b]0;owned\x07", "\x9b2J"
 ESCAPES = CLEAR + TITLE + C1

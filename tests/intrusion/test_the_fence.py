@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.kit.fenced_nodes import FencedNodes
 from tests.kit.needs import needs_loops
 from tests.kit.processes import Process
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = needs_loops
 

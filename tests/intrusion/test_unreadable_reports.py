@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from tests.kit.operator import hub_state
 from tests.kit.requests import create
 from tests.kit.spoken_node import Site, report
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DRIVER = "vendor.test"
 

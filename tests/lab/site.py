@@ -21,8 +21,10 @@ import os
 import re
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from bench.peers import find_peer
 from tests.e2e.supervisors import KUBELET_S, KeepingSupervisor
@@ -36,20 +38,14 @@ from tests.kit.peers.sanity import SanityReport, run_sanity
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.peers.testdriver import start_testdriver
 from tests.kit.ports import free_ports
-from tests.kit.processes import Supervisor, listens_on
+from tests.kit.processes import Process, Supervisor, listens_on
+from tests.lab.rows import Row
 from tests.lab.ssh_server import ssh_server
 from tests.lab.wire import CLOUD, GATEWAY, Wire
 from tests.peers.kubelet.kubelet_process import Kubelet
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
 from tests.peers.kubelet.tree import EMPTY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.kit.processes import Process
-    from tests.lab.rows import Row
 
 PEERS = (
     "etcd",

@@ -12,20 +12,17 @@ import os
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
 from tests.kit.waiting import NeverCameError, let_pass, wait_for
+from tests.lab.rows import Row
 from tests.lab.site import DRIVER, NODE, Site
 from tests.peers.kubelet.kubelet_process import IMAGE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.lab.rows import Row
 
 _CUT_S = 40.0
 _CUTS = 3

@@ -28,16 +28,14 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from common.parsers import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CLOUD, GATEWAY = "10.77.0.1", "10.77.1.1"
 _EDGE, _BEHIND_GATEWAY = "10.77.0.2", "10.77.1.2"

@@ -25,12 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _ROOT = Path(__file__).resolve().parents[2]
 _UNUSED_LIMIT_S = 30 * 24 * 3600

@@ -6,8 +6,8 @@ missing is skipped; with the variable ``tests/conftest.py`` makes a failure of t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,9 +25,6 @@ from tests.kit.peers.tunnel import Tunnel
 from tests.kit.processes import Supervisor
 from tests.peers import build
 from tests.peers.kubelet.kubelet_node import KubeletNode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _HERE = Path(__file__).parent
 

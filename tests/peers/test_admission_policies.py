@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kubernetes.dynamic.exceptions import DynamicApiError
 
 from tests.kit.deployed import DEPLOY, objects
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.kube_api import KubeApi
 from tests.kit.peers.manifests import claim, node, pod
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.kube_api import KubeApi
 
 _MADE = {"csi-bridge.io/made-by": "hub"}
 _RESIZERS = "volume.kubernetes.io/node-expansion-not-required"

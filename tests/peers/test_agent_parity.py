@@ -7,8 +7,8 @@ and docs/kubelet-parity.md is what came of it. CSI_BRIDGE_WRITE_PARITY=1 writes 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,14 +17,10 @@ from tests.peers.kubelet import catalog
 from tests.peers.kubelet.agent_node import AgentNode
 from tests.peers.kubelet.comparer import compare
 from tests.peers.kubelet.differences import unseen, unwanted
+from tests.peers.kubelet.normal_form import Record
 from tests.peers.kubelet.parity import document
 from tests.peers.kubelet.play import play
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.peers.kubelet.normal_form import Record
-    from tests.peers.kubelet.scenario import Scenario
+from tests.peers.kubelet.scenario import Scenario
 
 _AT_ONCE = 10
 """An agent plays more scenarios side by side than a whole cluster does."""

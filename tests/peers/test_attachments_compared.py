@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from common.csi import csi_pb2 as csi
-from tests.kit.bridge import Bridge
+from tests.kit.bridge import Agent, Bridge
 from tests.kit.peers import manifests
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.sidecars import Sidecars
 from tests.kit.peers.testdriver import RunningDriver, make_on, start_on_each
+from tests.kit.processes import Process, Supervisor
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.bridge import Agent
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.processes import Process, Supervisor
 
 pytestmark = pytest.mark.slow
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority
 from tests.kit.needs import capability, program, skip_without, tun
-from tests.kit.processes import listens_on
+from tests.kit.peers.sanity import SanityReport
+from tests.kit.processes import Supervisor, listens_on
 from tests.kit.waiting import let_pass
 from tests.lab import trial
 from tests.lab.rows import Row
 from tests.lab.site import PEERS
 from tests.lab.wire import CLOUD, Wire
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.kit.peers.sanity import SanityReport
-    from tests.kit.processes import Supervisor
 
 pytestmark = [
     skip_without(capability(21, "CAP_SYS_ADMIN"), program("tc"), program("iptables"), tun()),

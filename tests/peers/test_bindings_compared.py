@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tests.kit.binding_cases import CASES, Case
-
-if TYPE_CHECKING:
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.kube_api import Object
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.kube_api import Object
 
 _CLAIM, _VOLUME = "PersistentVolumeClaim", "PersistentVolume"
 _LATER = Case("a class of its own", "a", {"storageClassName": "later"}, ({"storageClassName": "later"},))

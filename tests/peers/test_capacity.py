@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.csi import csi_pb2 as csi
-from tests.kit.bridge import Bridge
+from tests.kit.bridge import Bridge, Proxy
 from tests.kit.deployed import DEPLOY, granted, kustomized, with_components
 from tests.kit.peers import manifests
+from tests.kit.peers.claims import Claims
+from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.manifests import GIB
+from tests.kit.peers.sidecars import Sidecars
 from tests.kit.peers.testdriver import RunningDriver, start_on_each
+from tests.kit.processes import Process, Supervisor
 from tests.kit.requests import create
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.kit.bridge import Proxy
-    from tests.kit.peers.claims import Claims
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.processes import Process, Supervisor
 
 pytestmark = pytest.mark.slow
 

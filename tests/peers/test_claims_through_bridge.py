@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from common.objects.offline_policy import FENCE, PARAMETER
 from tests.kit.forms import slow_in_hub
 from tests.kit.peers import manifests
+from tests.kit.peers.claims import Claims
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.peers.testdriver import RunningDriver
+from tests.kit.peers.tunnel import Tunnel
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.kit.peers.claims import Claims
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.peers.testdriver import RunningDriver
-    from tests.kit.peers.tunnel import Tunnel
 
 pytestmark = slow_in_hub
 

@@ -6,8 +6,10 @@ import asyncio
 import base64
 import json
 import urllib.request
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +18,8 @@ from cloud.sources.cluster.cluster import WATCHED, Cluster
 from common.errors import SettingsError
 from common.objects.objects import Ref
 from tests.kit.peers import manifests
+from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.kit.peers.control_plane import ControlPlane
 
 Body = dict[str, Any]
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import grpc_tools  # type: ignore[import-untyped]  # it has no types
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.json_format import MessageToDict
 from grpc_tools import protoc
 
 from common.csi import csi_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 _DECLARED = ("messageType", "enumType", "service", "extension")
 

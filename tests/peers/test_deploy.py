@@ -7,9 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -31,19 +32,14 @@ from tests.kit.deployed import (
 from tests.kit.forms import in_each_form
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
+from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.deployment import SIDECARS, Deployment
+from tests.kit.peers.kube_api import KubeApi
 from tests.kit.peers.manifests import GIB
-from tests.kit.processes import listens_on
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.processes import Supervisor, listens_on
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.kube_api import KubeApi
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.processes import Supervisor
 
 Object = dict[str, Any]
 

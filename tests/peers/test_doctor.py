@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cli.doctor import cluster, permissions
-from cli.doctor.finding import Level
+from cli.doctor.finding import Finding, Level
 from cloud.kube.client import connect
+from common.pages.hub import NodeStatus
 from tests.kit.deployed import objects
 from tests.kit.pages import node
 from tests.kit.peers import manifests
-
-if TYPE_CHECKING:
-    from cli.doctor.finding import Finding
-    from common.pages.hub import NodeStatus
-    from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.control_plane import ControlPlane
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.processes import listens_on
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.kit.peers.sanity import SanityReport
-    from tests.kit.processes import Supervisor
+from tests.kit.peers.sanity import SanityReport
+from tests.kit.processes import Supervisor, listens_on
 
 pytestmark = pytest.mark.slow  # what goes through the bridge is in make test
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,14 +11,10 @@ from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers import manifests
 from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.processes import Supervisor
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.processes import Supervisor
 
 
 @pytest.mark.slow

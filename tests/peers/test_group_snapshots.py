@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.kit.bridge import Bridge
+from common.csi import csi_pb2 as csi
+from tests.kit.bridge import Agent, Bridge
 from tests.kit.deployed import DEPLOY, arguments, granted, kustomized, with_components
 from tests.kit.peers import manifests
+from tests.kit.peers.claims import Claims
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.sidecars import Sidecars
 from tests.kit.peers.testdriver import RunningDriver, start_on_each
+from tests.kit.processes import Process, Supervisor
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from common.csi import csi_pb2 as csi
-    from tests.kit.bridge import Agent
-    from tests.kit.peers.claims import Claims
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.processes import Process, Supervisor
 
 pytestmark = pytest.mark.slow
 

@@ -7,28 +7,22 @@ bridge unchanged. With a driver that has the health of CSI 1.13 instead, it ends
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from common.csi import csi_pb2 as csi
-from tests.kit.bridge import Bridge
+from tests.kit.bridge import Agent, Bridge, Proxy
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
+from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.testdriver import RunningDriver, make_on, start_on_each
 from tests.kit.ports import free_ports
-from tests.kit.processes import listens_on
+from tests.kit.processes import Supervisor, listens_on
+from tests.kit.sidecar import Sidecar
 from tests.kit.testdriver.health import VOLUME_CONDITION
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.kit.bridge import Agent, Proxy
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.processes import Supervisor
-    from tests.kit.sidecar import Sidecar
 
 _NODES = ("n1", "n2")
 _LIMIT_S = 60.0

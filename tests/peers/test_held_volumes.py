@@ -6,7 +6,8 @@ it would write.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,19 +16,13 @@ from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand
 from tests.kit.peers import manifests
 from tests.kit.peers.cluster_node import DEPLOY, HUB
-from tests.kit.peers.testdriver import start_testdriver
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.kube_api import KubeApi
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.peers.testdriver import RunningDriver, start_testdriver
+from tests.kit.processes import Supervisor
 from tests.kit.requests import create
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.kube_api import KubeApi
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.peers.testdriver import RunningDriver
-    from tests.kit.processes import Supervisor
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,14 +14,10 @@ from common.objects.objects import Object, Ref, Stamp, encode_body
 from tests.kit.bridge import Bridge
 from tests.kit.fact_teller import FactTeller
 from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.kube_api import KubeApi
 from tests.kit.spoken_node import report
 from tests.kit.stranger import Stranger
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.kube_api import KubeApi
 
 pytestmark = pytest.mark.slow
 

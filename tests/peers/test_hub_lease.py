@@ -9,7 +9,9 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from common.links.dial import dial
 from common.net.endpoint import hub_endpoint
 from common.observe.version import introduce
 from common.session.limits import Limits
+from common.session.link import Link
 from common.status import Code
 from common.store.fault_points import VARIABLE
 from tests.kit.bridge import REDIAL_LIMIT_S, Agent, Hub, Proxy
@@ -24,20 +27,14 @@ from tests.kit.fault_points import LEAD
 from tests.kit.linked import Peer
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.peers.testdriver import RunningDriver
 from tests.kit.ports import free_ports
 from tests.kit.requests import create
 from tests.kit.sidecar import Sidecar, link_lost
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import let_pass, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from common.session.link import Link
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.peers.testdriver import RunningDriver
 
 pytestmark = pytest.mark.slow
 

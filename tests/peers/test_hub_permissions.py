@@ -9,7 +9,9 @@ what it was.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +21,10 @@ from tests.kit.edge_node import NODE, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand
 from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.sidecars import Sidecars
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.sidecars import Sidecars
 
 pytestmark = [needs_mounts, pytest.mark.slow]
 

@@ -5,22 +5,18 @@ A hub that serves the driver itself is the proxy driver, too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.kit.forms import in_each_form
+from tests.kit.peers.claims import Claims
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.peers.testdriver import RunningDriver
+from tests.kit.peers.tunnel import Tunnel
+from tests.kit.processes import Process
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.kit.peers.claims import Claims
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.peers.testdriver import RunningDriver
-    from tests.kit.peers.tunnel import Tunnel
-    from tests.kit.processes import Process
 
 _SOON = ("--retry-interval-start=500ms", "--retry-interval-max=1s")
 """The provisioner's patience with a failure: its default grows to 5 minutes."""

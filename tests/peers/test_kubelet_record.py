@@ -5,22 +5,18 @@ About ten scenarios are played in every run, of every group some; all of them in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit.peers.control_plane import ControlPlane
 from tests.peers.kubelet import catalog
 from tests.peers.kubelet.comparer import compare
 from tests.peers.kubelet.differences import unwanted
+from tests.peers.kubelet.kubelet_node import KubeletNode
 from tests.peers.kubelet.play import play
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.peers.kubelet.kubelet_node import KubeletNode
-    from tests.peers.kubelet.scenario import Scenario
+from tests.peers.kubelet.scenario import Scenario
 
 _SENTINEL = "not-a-log"
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.chain import relays, shortest
+from bench.chain import Command, relays, shortest
 from bench.run import COARSE
 from tests.kit.certificates import Authority
-from tests.kit.processes import listens_on
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from bench.chain import Command
-    from tests.kit.processes import Supervisor
+from tests.kit.processes import Supervisor, listens_on
 
 _CREATE, _DELETE = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/DeleteVolume"
 

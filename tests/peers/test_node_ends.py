@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,19 +17,14 @@ from tests.kit.leftovers import clear
 from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers import manifests
+from tests.kit.peers.claims import Claims
 from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.kube_api import KubeApi
+from tests.kit.peers.sidecars import Sidecars
 from tests.kit.peers.testdriver import start_testdriver
+from tests.kit.processes import Supervisor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.peers.claims import Claims
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.kube_api import KubeApi
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.processes import Supervisor
 
 pytestmark = [needs_mounts, pytest.mark.slow]
 

@@ -9,8 +9,10 @@ import contextlib
 import json
 import signal
 import sqlite3
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,13 +22,8 @@ from edge.stores.sealing import load_sealer
 from tests.kit.edge_node import NODE, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.kit.peers.control_plane import Asked, ControlPlane
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.peers.control_plane import Asked, ControlPlane
 
 Object = dict[str, Any]
 

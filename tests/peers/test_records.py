@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
-from cloud.kube.client import KubeError, connect, find
+from cloud.kube.client import Kube, KubeError, Resource, connect, find
 from cloud.records.kubernetes import KubernetesRecords
 from cloud.records.objects import RESOURCES, RecordPlace, place_of
 from cloud.records.records import Change, RecordKind
 from common.store.database_writer import WriteFailed
-from tests.kit.records_suite import KEY, RecordsSuite, claim, found
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from cloud.kube.client import Kube, Resource
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.records_suite import Reopen
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.records_suite import KEY, RecordsSuite, Reopen, claim, found
 
 A, B, C = (Change(RecordKind.CLAIM, ("d", name), claim(1.0)) for name in "abc")
 PLACE = place_of(*A[:2])

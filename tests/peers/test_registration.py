@@ -5,21 +5,16 @@ The stock node-driver-registrar is used where somebody has put it on PATH; no mo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.kit.bridge import Bridge
+from tests.kit.bridge import Agent, Bridge
+from tests.kit.peers.testdriver import RunningDriver
+from tests.kit.processes import Process, Supervisor
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.kit.bridge import Agent
-    from tests.kit.peers.testdriver import RunningDriver
-    from tests.kit.processes import Process, Supervisor
 
 NAME = "dirdriver.csi"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,14 +16,9 @@ from tests.kit.peers import manifests
 from tests.kit.peers.cluster_node import DEPLOY, HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.testdriver import start_on_each
+from tests.kit.processes import Supervisor
 from tests.kit.requests import create
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.kit.processes import Supervisor
 
 pytestmark = pytest.mark.slow
 

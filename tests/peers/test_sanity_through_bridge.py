@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.kit.forms import in_each_form
 from tests.kit.peers import csi_client
-from tests.kit.processes import listens_on
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.kit.peers.sanity import SanityReport
-    from tests.kit.peers.testdriver import RunningDriver
-    from tests.kit.peers.tunnel import Tunnel
-    from tests.kit.processes import Supervisor
+from tests.kit.peers.sanity import SanityReport
+from tests.kit.peers.testdriver import RunningDriver
+from tests.kit.peers.tunnel import Tunnel
+from tests.kit.processes import Supervisor, listens_on
 
 _SIZE_BYTES = 16 << 20
 """Of csi-sanity's volumes: its own 10 GiB each are for drivers with more room."""

@@ -5,24 +5,20 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.kit.forms import in_each_form, slow_in_hub
 from tests.kit.peers import csi_client
+from tests.kit.peers.claims import Claims
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.peers.testdriver import RunningDriver
+from tests.kit.peers.tunnel import Tunnel
+from tests.kit.processes import Process
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.kit.peers.claims import Claims
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.peers.testdriver import RunningDriver
-    from tests.kit.peers.tunnel import Tunnel
-    from tests.kit.processes import Process
 
 _STORM_S = 60.0
 """How long the link and the processes behind the proxy driver are tormented."""

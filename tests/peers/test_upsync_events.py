@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cloud.kube.client import connect
+from cloud.kube.client import Kube, connect
 from cloud.upsync.event_writer import EventWriter
 from common.objects.objects import Ref
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from cloud.kube.client import Kube
-    from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.control_plane import ControlPlane
 
 Body = dict[str, Any]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,8 @@ from cloud.upsync.csinode_writer import CSINodeWriter
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.node_writer import NodeWriter
 from common.objects.objects import Ref
+from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from tests.kit.peers.control_plane import ControlPlane
 
 Body = dict[str, Any]
 

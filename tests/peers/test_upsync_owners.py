@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -15,15 +16,11 @@ from cloud.upsync.csinode_writer import CSINodeWriter
 from cloud.upsync.handover import HandOver, Removal
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.node_writer import NodeWriter
+from cloud.upsync.writer import Writer
 from common.objects.objects import Ref
 from tests.kit.peers import manifests
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from cloud.upsync.writer import Writer
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.kube_api import KubeApi
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.kube_api import KubeApi
 
 Body = dict[str, Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,9 +11,7 @@ from cloud.kube.client import connect
 from cloud.upsync.pod_writer import PodWriter
 from common.objects.objects import Ref
 from tests.kit.peers import manifests
-
-if TYPE_CHECKING:
-    from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.control_plane import ControlPlane
 
 Body = dict[str, Any]
 

@@ -6,10 +6,7 @@ import contextlib
 import ctypes
 import os
 import subprocess
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 _CLONE_NEWNET = 0x4000_0000
 
