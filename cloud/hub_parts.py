@@ -56,11 +56,11 @@ class HubParts:
             metrics,
             loss=partial(getattr, incarnation, "loss"),
         )
-        self.reports = ReportStreams(nodes, self.placement, metrics)
+        reports = ReportStreams(nodes, self.placement, metrics)
         nodes.subscribe(lambda driver, _node: self.placement.changed(driver))
-        self.placement.elections.changed = self.reports.changed
+        self.placement.elections.changed = reports.changed
         self.placement.elections.announce = sync.elected
-        incarnation.settled = self.reports.look_again
+        incarnation.settled = reports.look_again
 
         absences = Absences(nodes, sync.mounts)
         self.fences = Fences(
@@ -86,9 +86,9 @@ class HubParts:
         calls = Calls(nodes, self.placement, self.calls, metrics, self.guard)
         self.hub = hub = Hub(calls, records, incarnation, trust, metrics, insecure=settings.tls_cert is None)
         streams = sync.sync
-        hub.add(Role.DRIVER, Kind.WATCH, self.reports.serve_watch)
+        hub.add(Role.DRIVER, Kind.WATCH, reports.serve_watch)
         hub.add(Role.OPERATOR, Kind.ORDER, self.orders.serve_order)
-        hub.add(Role.EDGE, Kind.REPORT, in_turns(self.reports.serve_report))
+        hub.add(Role.EDGE, Kind.REPORT, in_turns(reports.serve_report))
         hub.add(Role.EDGE, Kind.SYNC, lambda stream: streams.serve_sync(stream, stream.link.peer.name))
         hub.add(Role.EDGE, Kind.FACTS, in_turns(lambda stream: streams.serve_facts(stream, stream.link.peer.name)))
         hub.add(Role.EDGE, Kind.OBSERVE, lambda stream: streams.serve_observe(stream, stream.link.peer.name))
