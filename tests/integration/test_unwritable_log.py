@@ -23,7 +23,7 @@ def script(*then: str, lines: int = 1000) -> list[str]:
     """The command of a process that writes so many lines to its log, and then does something."""
     program = (
         "import logging, sys",
-        "from common import logs",
+        "from common.observe import logs",
         "logs.configure(log_format='text', level='info')",
         f"for number in range({lines}): logging.getLogger('csi_bridge.kiln').info('line %d', number)",
         *then,
