@@ -6,21 +6,18 @@ import math
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from google.protobuf.message import Message
 
 from common.csi import csi_pb2 as csi
 from tests.chaos.judge import MADE, MAY_RETRY, Attempt, Step
 from tests.kit.requests import create, create_at
+from tests.kit.sidecar import Outcome
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from google.protobuf.message import Message
-
-    from tests.kit.sidecar import Outcome
-
-    Ask = Callable[[str, Message, float], Outcome]
-    """Makes one call: method, request, time limit."""
+Ask = Callable[[str, Message, float], Outcome]
+"""Makes one call: method, request, time limit."""
 
 _MIB = 1 << 20
 _MOUNT = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from cli import main, process
 from cli.command import Command
 from cli.options import Option
-
-if TYPE_CHECKING:
-    from click.testing import Result
 
 
 @dataclass(frozen=True)

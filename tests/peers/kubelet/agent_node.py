@@ -11,7 +11,9 @@ import contextlib
 import json
 import threading
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -21,17 +23,11 @@ from common.errors import BridgeError
 from common.pages.client import ask_page
 from common.pages.hub import VolumeStatus
 from common.pages.json_form import plain
-from tests.kit.bridge import Bridge
+from tests.kit.bridge import Agent, Bridge
 from tests.kit.leftovers import clear
 from tests.kit.state_db import records_in
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.kit.bridge import Agent
-    from tests.peers.kubelet.node_under_test import Object
+from tests.peers.kubelet.node_under_test import Object
 
 _NAME = "node-under-test"
 _PERIODS = ("--volume-republish-interval=2s", "--volume-stats-interval=5s")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tests.peers.kubelet.normal_form import Record, Step
+from tests.peers.kubelet.scenario import Scenario
 from tests.peers.kubelet.scenarios import basics, expansion, fs_group, interruptions, pod_facts, refusals
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.peers.kubelet.normal_form import Record, Step
-    from tests.peers.kubelet.scenario import Scenario
 
 KUBELET_VERSION = "v1.36.3"
 RECORDS = Path(__file__).parent / "records" / KUBELET_VERSION

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from common.csi import csi_pb2 as pb
 from tests.kit.peers import manifests
 from tests.peers.kubelet.kubelet_process import IMAGE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.peers.kubelet.node_under_test import Object
+from tests.peers.kubelet.node_under_test import Object
 
 RWO, RWX, ROX, RWOP = "ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"
 

@@ -7,15 +7,13 @@ trees line by line; a line that differs is told once, where it differs first, an
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.peers.kubelet.normal_form import Record, Step
+from tests.peers.kubelet.normal_form import Record, Step
 
 
 class Kind(StrEnum):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
-from tests.peers.kubelet.comparer import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.peers.kubelet.comparer import Difference
+from tests.peers.kubelet.comparer import Difference, Kind
 
 
 @dataclass(frozen=True, kw_only=True)

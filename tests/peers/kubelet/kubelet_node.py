@@ -7,17 +7,13 @@ the sidecars' part is done by hand: saying that a volume is attached, and that i
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.waiting import wait_for
 from tests.peers.kubelet.kubelet_process import Kubelet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from tests.peers.kubelet.node_under_test import Object
+from tests.peers.kubelet.node_under_test import Object
 
 _CLAIM = "PersistentVolumeClaim"
 _NAME = "node-under-test"

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from tests.kit.leftovers import clear
 from tests.kit.ports import free_ports
 from tests.kit.processes import Process, Supervisor, listens_on
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 IMAGE = "nothing:1"
 """The one image that the runtime knows."""

@@ -24,21 +24,16 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 
 from common.csi import csi_pb2 as pb
-from tests.peers.kubelet.recorder import Call, Mark
+from tests.peers.kubelet.recorder import Call, Mark, Recording
 from tests.peers.kubelet.tree import EMPTY, Tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from google.protobuf.message import Message
-
-    from tests.peers.kubelet.recorder import Recording
 
 Record = dict[str, Any]
 Step = dict[str, Any]

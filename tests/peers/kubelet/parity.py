@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tests.peers.kubelet import catalog, differences
 from tests.peers.kubelet.comparer import compare
+from tests.peers.kubelet.normal_form import Record
 from tests.peers.kubelet.scenarios.refusals import CODES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from tests.peers.kubelet.normal_form import Record
 
 _INTRODUCTION = f"""\
 # Parity with the kubelet {catalog.KUBELET_VERSION}

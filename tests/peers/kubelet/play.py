@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.peers.kubelet.node_under_test import NodeUnderTest
 from tests.peers.kubelet.normal_form import Record, normal_form
-from tests.peers.kubelet.recorder import Call
+from tests.peers.kubelet.recorder import Call, Recording
+from tests.peers.kubelet.scenario import Scenario
 from tests.peers.kubelet.scene import Scene
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from tests.peers.kubelet.node_under_test import NodeUnderTest
-    from tests.peers.kubelet.recorder import Recording
-    from tests.peers.kubelet.scenario import Scenario
 
 AT_ONCE = 4
 """Scenarios that are played side by side on one node: most of their time is waiting."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from common.csi import csi_pb2 as pb
 from tests.kit.leftovers import clear
@@ -13,14 +15,9 @@ from tests.kit.processes import Supervisor
 from tests.kit.sidecar import Sidecar
 from tests.peers.kubelet import cluster_objects as objects
 from tests.peers.kubelet import tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.peers.kubelet.cluster_objects import Inline, Volume
-    from tests.peers.kubelet.node_under_test import NodeUnderTest, Object
-    from tests.peers.kubelet.scenario import Scenario
+from tests.peers.kubelet.cluster_objects import Inline, Volume
+from tests.peers.kubelet.node_under_test import NodeUnderTest, Object
+from tests.peers.kubelet.scenario import Scenario
 
 
 class Props:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.peers import build
 from tests.peers.kubelet import catalog
 from tests.peers.kubelet.kubelet_node import KubeletNode
 from tests.peers.kubelet.play import play
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def find(name: str) -> Path:

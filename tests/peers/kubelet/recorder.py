@@ -10,8 +10,12 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
 
 from common.csi.methods import METHODS
 from common.net.sockets import listen_unix
@@ -20,14 +24,7 @@ from common.relay.errors import VendorConnectionError
 from common.relay.server import Server, ServerCall, ServerSettings, in_task
 from common.status import Code, Origin, Status, code_name
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from pathlib import Path
-
-    from google.protobuf.message import Message
-
-    from tests.peers.kubelet.tree import Tree
+from tests.peers.kubelet.tree import Tree
 
 _MAX_MESSAGE_BYTES = 4 << 20
 _PATIENCE_S = 30.0

@@ -5,17 +5,13 @@ docs/csi-contract.md#how-a-driver-registers-with-a-node has the protocol.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.csi import registration_pb2 as pb
+from common.relay.server import Server, ServerCall
 from common.status import Code, Origin, Status
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from common.relay.server import Server, ServerCall
-    from tests.peers.kubelet.recorder import Recorder
+from tests.peers.kubelet.recorder import Recorder
 
 
 class RegistrarStandIn:

@@ -5,24 +5,21 @@ Every word waits for what it causes, where the node tells; `let_pass` is for wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
 
 from tests.kit.processes import listens_on
 from tests.kit.waiting import NeverCameError, let_pass, wait_for
 from tests.peers.kubelet import cluster_objects as objects
 from tests.peers.kubelet import tree
 from tests.peers.kubelet.cluster_objects import Inline, Use
+from tests.peers.kubelet.node_under_test import NodeUnderTest, Object
 from tests.peers.kubelet.props import Props
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tests.peers.kubelet.node_under_test import NodeUnderTest, Object
-    from tests.peers.kubelet.scenario import Scenario
-    from tests.peers.kubelet.tree import Tree
+from tests.peers.kubelet.scenario import Scenario
+from tests.peers.kubelet.tree import Tree
 
 _PUBLISHED_LIMIT_S = 60.0
 _GONE_LIMIT_S = 60.0

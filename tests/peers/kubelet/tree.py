@@ -9,12 +9,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 Tree = frozenset[str]
 """Lines, without an order."""

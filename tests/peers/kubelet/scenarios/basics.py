@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tests.peers.kubelet.cluster_objects import ROX, RWOP, RWX, Driver, Use, Volume
 from tests.peers.kubelet.scenario import NO_ATTACH, Scenario, one_pod
-
-if TYPE_CHECKING:
-    from tests.peers.kubelet.scene import Scene
+from tests.peers.kubelet.scene import Scene
 
 
 def _two_pods(scene: Scene) -> None:

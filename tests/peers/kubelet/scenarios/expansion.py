@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tests.peers.kubelet.cluster_objects import Driver, Volume
 from tests.peers.kubelet.scenario import Scenario
-
-if TYPE_CHECKING:
-    from tests.peers.kubelet.scene import Scene
+from tests.peers.kubelet.scene import Scene
 
 _SMALL, _LARGE = "512Mi", "640Mi"  # xfs has no smaller ones
 _GROWING = Driver(flags=("--fs=image",))

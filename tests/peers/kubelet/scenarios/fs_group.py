@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tests.peers.kubelet.cluster_objects import RWX, Driver, Use, Volume
 from tests.peers.kubelet.scenario import Scenario, one_pod
-
-if TYPE_CHECKING:
-    from tests.peers.kubelet.scene import Scene
+from tests.peers.kubelet.scene import Scene
 
 _GROUP = {"fsGroup": 2000}
 

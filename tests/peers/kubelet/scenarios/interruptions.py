@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tests.peers.kubelet.cluster_objects import Volume
 from tests.peers.kubelet.scenario import DOWN, NO_ATTACH, UP, Scenario, one_pod
-
-if TYPE_CHECKING:
-    from tests.peers.kubelet.scene import Scene
+from tests.peers.kubelet.scene import Scene
 
 _DISK = Volume(name="disk", block=True)
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tests.peers.kubelet.cluster_objects import RWO, RWOP, Driver, Inline, Volume
 from tests.peers.kubelet.scenario import NO_ATTACH, Scenario, one_pod
-
-if TYPE_CHECKING:
-    from tests.peers.kubelet.scene import Scene
+from tests.peers.kubelet.scene import Scene
 
 _INLINE = Driver(attach=False, pod_info=True, inline=True)
 _LABEL = {"user": "system_u", "role": "object_r", "type": "container_file_t", "level": "s0:c10,c20"}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from common.status import Code
 from tests.peers.kubelet.cluster_objects import Volume
 from tests.peers.kubelet.scenario import DOWN, NO_ATTACH, UP, Scenario
-
-if TYPE_CHECKING:
-    from tests.peers.kubelet.scene import Scene
+from tests.peers.kubelet.scene import Scene
 
 CODES = tuple(code.name for code in Code if code is not Code.OK)
 
