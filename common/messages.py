@@ -18,8 +18,8 @@ from common.status import Status
 
 WIRE_VERSION = 2  # the newest version that this code speaks
 
+# The oldest version that this code still understands. Two peers speak the lower of their two versions.
 OLDEST_WIRE_VERSION = 2
-"""The oldest version that this code still understands. Two peers speak the lower of their two versions."""
 
 
 class Kind(IntEnum):
@@ -211,7 +211,6 @@ class NotUnderstood:
 
 
 Frame = Hello | Goodbye | Drain | Ping | Pong | Open | Chunk | Credit | End | Cancel | Ack | NotUnderstood
-"""Every frame."""
 
 _OPEN, _CHUNK, _CREDIT, _END, _ACK = 5, 6, 7, 8, 10
 
@@ -229,15 +228,14 @@ TYPES: Final[dict[int, type[Frame]]] = {
     _ACK: Ack,
     11: NotUnderstood,
 }
-"""The type number of each frame."""
 
 _CODEC: Codec[Frame] = Codec(TYPES)
 
 encode = _CODEC.encode  # returns one frame's bytes
 decode = _CODEC.decode  # returns all frames of one WebSocket message, or raises a `RemoteProtocolError`
 
+# The same as type numbers and fields, without an object for each frame: a session takes its frames so.
 read = _CODEC.read
-"""The same as type numbers and fields, without an object for each frame: a session takes its frames so."""
 
 # The same bytes as of `encode`, without a frame object: nearly all frames are of these types.
 

@@ -37,8 +37,8 @@ class Origin(StrEnum):
     PROXY = "proxy"
 
 
+# Readers take `grpc-status` as an int32: from any other value grpc-go makes a final status of its own.
 LARGEST_CODE = 2**31 - 1
-"""Readers take `grpc-status` as an int32: from any other value grpc-go makes a final status of its own."""
 
 
 @dataclass(frozen=True, slots=True)

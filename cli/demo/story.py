@@ -199,7 +199,6 @@ class _Demo:
 
 
 def _refusal(call: Any) -> str:
-    """Wait for the end of a call. Returns its status as a sidecar prints it; empty if it is OK."""
     error = call.exception()
     return f"{error.code().name}: {error.details()}" if error else ""
 

@@ -45,15 +45,15 @@ from common.objects.objects import Object, Ref, Stamp, encode_body
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
+# Kinds that need no other object: a change changes only the object's own stamp in a closure.
 _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "StorageClass"})
-"""Kinds that need no other object: a change changes only the object's own stamp in a closure."""
 
 _TOLD_OF = frozenset({"Pod", "PersistentVolumeClaim"})  # the kinds in a closure that a node tells facts about
 
 _MOST_PAST = 1_000  # the objects of one node that are remembered after they have left its closure
 
+# The nodes whose closures are brought up to date in one turn of the loop: some 5 ms, with a few pods on each.
 NODES_A_TURN = 20
-"""The nodes whose closures are brought up to date in one turn of the loop: some 5 ms, with a few pods on each."""
 
 log = logging.getLogger("csi_bridge.hub.closures")
 

@@ -12,6 +12,7 @@ from common.objects import left_over, offline_policy, pod_fact, sole_use
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from common.parsers import is_name
 
+# By kind. A CSINode of a hundred drivers has 20 KiB. A node may have thousands of the others, of 6 KiB at most.
 MOST_FACT_BYTES: Final = {
     "CSINode": 256 * 1024,
     "Node": 256 * 1024,
@@ -20,7 +21,6 @@ MOST_FACT_BYTES: Final = {
     "Event": 16 * 1024,
     sole_use.KIND: 4 * 1024,
 }
-"""By kind. A CSINode of a hundred drivers has 20 KiB. A node may have thousands of the others, of 6 KiB at most."""
 
 NODE_KINDS: Final = ("CSINode", "Node")  # a node tells of its own ones alone
 _API_VERSIONS: Final = {"CSINode": "storage.k8s.io/v1", sole_use.KIND: "csi-bridge.io/v1"}  # of all others: v1
@@ -31,8 +31,8 @@ _EVENT_TEXTS: Final = (
     "reportingInstance", "action",
 )  # fmt: skip
 _AMOUNTS: Final = ("capacity", "allocatedResources")
+# The resources that a node may tell. Nobody hands out any other resource on a node without a kubelet.
 _RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
-"""The resources that a node may tell. Nobody hands out any other resource on a node without a kubelet."""
 _NODE_INFO: Final = (
     "architecture", "bootID", "kernelVersion", "kubeletVersion", "machineID", "operatingSystem", "osImage",
     "systemUUID",

@@ -49,8 +49,8 @@ _RECORD_BYTES: Final = 100  # of a record, in addition to its texts: the names o
 _SHOWN_CHARS: Final = 100  # of a node id in a sentence
 _MOST_SHOWN: Final = 10  # nodes in a sentence
 
+# Under this name the volumes of a node's earlier machines count in its quota. No node can send such a fact.
 _EARLIER_USE: Final = Ref(EARLIER_USE, "", "")
-"""Under this name the volumes of a node's earlier machines count in its quota. No node can send such a fact."""
 
 
 class FactTable:

@@ -32,8 +32,8 @@ _REPLACED: Final[Mapping[str, frozenset[str]]] = {
 _NODES_TURN: Final = frozenset({"", _PENDING, _IN_PROGRESS, _INFEASIBLE})  # any other status is the resizer's own
 
 _ERROR: Final = "NodeResizeError"
+# The conditions that the kubelet removes when a volume has its size (knownResizeConditions).
 _RESIZE_CONDITIONS: Final = frozenset({"FileSystemResizePending", "Resizing", "ControllerResizeError", _ERROR})
-"""The conditions that the kubelet removes when a volume has its size (knownResizeConditions)."""
 
 
 class ClaimWriter(Writer):

@@ -43,14 +43,14 @@ _BACKOFF: Final = Backoff(first_s=1.0, most_s=_EVERY_S, jitter=_spread)
 
 _WRITES_PER_S: Final = 200.0  # the most writes of up to 1,600 nodes together
 
+# The most writes for each node of a larger fleet. A node renews every 9.5 s on average, and its condition is written
+# every 300 s. That makes 1.09 writes in ten seconds: if no more were allowed, a queue would stand, and delay what is
+# urgent, the condition of a Node that Kubernetes has taken for lost.
 _WRITES_PER_NODE_S: Final = 1.25 / _EVERY_S
-"""The most writes for each node of a larger fleet. A node renews every 9.5 s on average, and its condition is written
-every 300 s. That makes 1.09 writes in ten seconds: if no more were allowed, a queue would stand, and delay what is
-urgent, the condition of a Node that Kubernetes has taken for lost."""
 
+# Enough for 200 renewals in a second if each takes 250 ms. A Lease lasts four pauses: 2,000 nodes keep theirs if a
+# renewal takes less than 1 s, 10,000 if it takes less than 200 ms.
 _RENEWALS_AT_ONCE: Final = 50
-"""Enough for 200 renewals in a second if each takes 250 ms. A Lease lasts four pauses: 2,000 nodes keep theirs if a
-renewal takes less than 1 s, 10,000 if it takes less than 200 ms."""
 
 _LOOKS_AT_ONCE: Final = 25  # 100 lost nodes in a second if a request takes 125 ms: one reads, one writes
 

@@ -34,8 +34,8 @@ from common.objects.topology import NODE_SEGMENT
 
 _NODES: Final = RESOURCES["Node"]
 
+# The controller-manager attaches volumes only to nodes that have this annotation with the value "true".
 _ATTACHED: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
-"""The controller-manager attaches volumes only to nodes that have this annotation with the value "true"."""
 
 _LONGEST_LABEL_CHARS: Final = 63  # the longest name of a node with a hostname label
 

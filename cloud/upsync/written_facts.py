@@ -50,8 +50,7 @@ log = logging.getLogger("csi_bridge.hub.upsync")
 
 _EVENT_BURST: Final = 500  # of a node: as many as wait at an agent. Then there is one a second.
 
-Key = tuple[str, Ref]
-"""A node, and the object of one of its facts; or a task for the node (`GONE`, `KUBELET`)."""
+Key = tuple[str, Ref]  # A node, and the object of one of its facts; or a task for the node (`GONE`, `KUBELET`)
 
 
 class WrittenFacts(FactSink):

@@ -35,12 +35,12 @@ log = logging.getLogger("csi_bridge.listener")
 
 _BACKLOG = 4_096  # connections that the kernel queues: after a hub's restart all agents dial within seconds
 
+# More than a hub finishes in two seconds. With a ClientHello from each they take 125 MB. With more, a fleet that dials
+# at once would wait longer in the hub, and no agent would be served sooner; agents dial again within 30 s.
 MOST_HANDSHAKES: Final = 2_048
-"""More than a hub finishes in two seconds. With a ClientHello from each they take 125 MB. With more, a fleet that dials
-at once would wait longer in the hub, and no agent would be served sooner; agents dial again within 30 s."""
 
+# A proxy driver may run several times. With a stolen key, nobody fills the hub's `max_connections` alone.
 MOST_LINKS_OF_ONE: Final = 64
-"""A proxy driver may run several times. With a stolen key, nobody fills the hub's `max_connections` alone."""
 
 _SHARE: Final = 0.1  # the part of its time after which one of too many handshakes may be ended for a newer one
 
@@ -48,8 +48,8 @@ _TRIM_AFTER: Final = 256  # handshakes at one time, after whose end memory is gi
 
 _TRIM_DELAY_S: Final = 1.0  # When it does so. It takes up to 0.1 s after thousands of handshakes.
 
+# Called with address, reason and a sentence if a connection ends before its hello, unless the client just left.
 OnFailed = Callable[[str, Reason, str], None]
-"""Called with address, reason and a sentence if a connection ends before its hello, unless the client just left."""
 
 
 class _Accepted:
@@ -223,7 +223,6 @@ class Listener:
             surplus.cut(why)
 
     def _leave(self, connection: _Accepted) -> None:
-        """Count a connection no more: its peer was admitted, or it has ended."""
         self._arriving.remove(connection)
         if connection.timer is not None:
             connection.timer.cancel()

@@ -18,8 +18,8 @@ from common.net.peer import Peer
 from common.session.limits import Limits
 from common.session.link import LATER_S, Link, LinkHandler
 
+# Silence says nothing here: an end is gone with its process. A short time would end the link of a suspended one.
 _KEEPALIVE_S = 24 * 3600.0
-"""Silence says nothing here: an end is gone with its process. A short time would end the link of a suspended one."""
 
 
 class LocalPort:

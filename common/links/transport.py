@@ -44,18 +44,18 @@ from common.session import batch
 from common.session.limits import Limits
 from common.session.link import LATER_S, Link
 
+# Named in the WebSocket handshake, so that each side recognises a foreign peer before any frame.
 _SUBPROTOCOL = Subprotocol("csi-bridge")
-"""Named in the WebSocket handshake, so that each side recognises a foreign peer before any frame."""
 
+# The largest WebSocket message accepted. A session's messages have about two chunks; a newer peer may send more.
 MAX_FRAME_BYTES = 1_048_576
-"""The largest WebSocket message accepted. A session's messages have about two chunks; a newer peer may send more."""
 
+# The most bytes of a WebSocket message beside those that credit covers: control frames, and heads of others.
 _BESIDE_BYTES = 131_072
-"""The most bytes of a WebSocket message beside those that credit covers: control frames, and heads of others."""
 
+# The most bytes that may wait for a peer that does not read. A session's frames stop long before; only the library's
+# own answers to a flood of WebSocket pings reach it.
 _MOST_UNREAD_BYTES = 262_144
-"""The most bytes that may wait for a peer that does not read. A session's frames stop long before; only the library's
-own answers to a flood of WebSocket pings reach it."""
 
 _END_OF_HEAD = b"\r\n\r\n"
 
@@ -64,8 +64,8 @@ _LONGEST_REFUSAL_CHARS = 200  # of a hub's refusal that an error shows
 _QUIET = logging.getLogger("csi_bridge.websockets")
 _QUIET.setLevel(logging.ERROR)  # the library logs every frame and handshake
 
+# Called with the path of a plain `GET`, or empty for another method, and the writer of its answer.
 OnPlain = Callable[[str, asyncio.StreamWriter], None]
-"""Called with the path of a plain `GET`, or empty for another method, and the writer of its answer."""
 
 
 class WebSocket(asyncio.Protocol):
@@ -296,7 +296,6 @@ class WebSocket(asyncio.Protocol):
             self._after_handshake()
 
     def _read_head(self, data: bytes) -> bytes:
-        """Give the library the head of the handshake. Returns the bytes after it."""
         before = self._head or b""
         end = (before + data).find(_END_OF_HEAD)
         if end < 0:
@@ -379,7 +378,6 @@ class WebSocket(asyncio.Protocol):
             self._reason = "it did not ask for a CSI Bridge session"
 
     def _hand_over(self, path: str, on_plain: OnPlain) -> None:
-        """Leave the connection to another: this one hears and writes no more."""
         transport, self._transport, self._ended = self._transport, None, True
         assert transport is not None
         protocol = asyncio.StreamReaderProtocol(reader := asyncio.StreamReader())
@@ -405,12 +403,10 @@ class WebSocket(asyncio.Protocol):
             self._opened.set_exception(ConnectionError(_no_hub(error)))
 
     def _open_way(self) -> None:
-        """Let the session write, if the WebSocket is open."""
         transport = self._transport
         self.is_free = transport is not None and not transport.is_closing() and self._core.state is State.OPEN
 
     def _flush(self) -> None:
-        """Write what waits in the session, and close the socket after its end."""
         self._scheduled = False
         if self._later is not None:
             self._later.cancel()

@@ -41,21 +41,21 @@ log = logging.getLogger("csi_bridge.uplink")
 
 FIRST_REDIAL_S = 1.0  # when a link ends, the next dial begins within this time: a hub's restart takes about a second
 
+# When the link to a former leader has ended, and another hub has one, the next dial begins within this time.
 LEISURE_S = 10.0
-"""When the link to a former leader has ended, and another hub has one, the next dial begins within this time."""
 
+# No wait between dials is longer: a node that is online again has its link within half a minute.
 LONGEST_REDIAL_S = 30.0
-"""No wait between dials is longer: a node that is online again has its link within half a minute."""
 
+# After a dial that failed: anywhere between the shortest wait and one that doubles.
 REDIAL = Backoff(
     first_s=2 * FIRST_REDIAL_S,
     most_s=LONGEST_REDIAL_S,
     jitter=lambda longest_s: random.uniform(FIRST_REDIAL_S, longest_s),  # noqa: S311  # no secret
 )
-"""After a dial that failed: anywhere between the shortest wait and one that doubles."""
 
+# An address that leads to the hub of another one is dialled again after this time: the dial ends the other link.
 REST_S = 3600.0
-"""An address that leads to the hub of another one is dialled again after this time: the dial ends the other link."""
 
 
 Dial = Callable[..., Awaitable[Link]]  # makes one link, as `common.links.dial.dial` does

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
+# The purpose of a certificate with which a client proves its name (RFC 5280, section 4.2.1.12).
 CLIENT_AUTH = "1.3.6.1.5.5.7.3.2"
-"""The purpose of a certificate with which a client proves its name (RFC 5280, section 4.2.1.12)."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from common.session.limits import Limits
 
 _USUAL_PORT = 80
 
+# The variables, also in lower case, with the proxy of this machine's programs, and hosts to dial without one.
 _USUAL, _EXCEPTIONS = "HTTPS_PROXY", "NO_PROXY"
-"""The variables, also in lower case, with the proxy of this machine's programs, and hosts to dial without one."""
 
 
 @dataclass(frozen=True, slots=True)

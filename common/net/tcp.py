@@ -17,30 +17,30 @@ from typing import Any, TypeVar, cast
 from common.net.alerts import sending_alerts
 from common.session.limits import Limits
 
+# Time for one connection; then the next one is begun. TCP repeats a lost SYN after 1, 3, 7 and 15 s, so one that began
+# while the line was cut would wait on when the line is back.
 CONNECT_S = 5.0
-"""Time for one connection; then the next one is begun. TCP repeats a lost SYN after 1, 3, 7 and 15 s, so one that began
-while the line was cut would wait on when the line is back."""
 
+# How long the socket stays open after this side's last words: a TLS alert, or the goodbye. If it closed at once, the
+# peer's next write on a UNIX socket would fail with EPIPE before the peer has read the goodbye, which says which
+# streams never ran.
 LINGER_S = 0.2
-"""How long the socket stays open after this side's last words: a TLS alert, or the goodbye. If it closed at once, the
-peer's next write on a UNIX socket would fail with EPIPE before the peer has read the goodbye, which says which streams
-never ran."""
 
+# The kernel may hold a chunk divided by this number unsent (TCP_NOTSENT_LOWAT) before it takes more: enough to keep it
+# busy, and little enough for a slow link. With TLS, one chunk also waits in the library.
 _NOTSENT_PART = 4
-"""The kernel may hold a chunk divided by this number unsent (TCP_NOTSENT_LOWAT) before it takes more: enough to keep it
-busy, and little enough for a slow link. With TLS, one chunk also waits in the library."""
 
+# With more unwritten bytes than this, no further frame is made: at most the rest of one chunk waits here. Measured at
+# 64 kbit/s: with three or four chunks in all, a pong takes 10 s, and the peer counts as dead.
 _WRITE_BUFFER_BYTES = 1
-"""With more unwritten bytes than this, no further frame is made: at most the rest of one chunk waits here. Measured at
-64 kbit/s: with three or four chunks in all, a pong takes 10 s, and the peer counts as dead."""
 
+# The TLS alerts with which a peer refuses this side's certificate (RFC 8446, 6.2).
 _REFUSED_ALERTS = frozenset(
     {
         "access denied", "bad certificate", "certificate expired", "certificate required", "certificate revoked",
         "certificate unknown", "unknown ca", "unsupported certificate",
     }
 )  # fmt: skip
-"""The TLS alerts with which a peer refuses this side's certificate (RFC 8446, 6.2)."""
 
 _LONGEST_CLIENT_HELLO_BYTES = 16_384  # the longest TLS record (RFC 8446, 5.1)
 

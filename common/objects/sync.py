@@ -303,7 +303,6 @@ class Teller:
         return True if self._add(put(self._seq + 1, item), ref, item.stamp, out) else None
 
     def _add(self, change: Put | Drop, ref: Ref, stamp: Stamp | None, out: bytearray) -> bool:
-        """Add a change to a message. Returns whether message and budget had room for it."""
         data = encode(change)
         size = len(data)
         if out and len(out) + size > min(_PART_BYTES, self._max_message_bytes):

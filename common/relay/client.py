@@ -26,8 +26,8 @@ from common.relay.errors import VendorConnectionError, VendorUnreachable
 
 log = logging.getLogger("csi_bridge.relay")
 
+# The waits between failing dials. As with sidecars, a driver that comes back is found within a second.
 _REDIAL = Backoff(first_s=0.02, most_s=1.0)
-"""The waits between failing dials. As with sidecars, a driver that comes back is found within a second."""
 
 WHO_TIMEOUT_S = 10.0  # the limit of the question for a driver's name
 
@@ -130,7 +130,6 @@ class Channel:
             connection.retire()
 
     def _await_dial(self, call: ClientCall) -> None:
-        """Open a call when the present dial ends, which all waiting calls share."""
         if self._dial is None:
             if why := self._refusal():
                 call.fail(VendorUnreachable(self.path, why))
@@ -176,7 +175,6 @@ class Channel:
         return self._failure if is_early and self._file_id == file_id(self.path) else ""
 
     async def _connect(self) -> ClientConnection | str:
-        """Return a connection to a driver that has given its name, or the reason why there is none."""
         connection: ClientConnection | None = None
         usable = False
         try:

@@ -37,9 +37,9 @@ log = logging.getLogger("csi_bridge.relay")
 
 _OK = Status(0)
 
+# The pauses before the attempts of a call that the driver did not begin. It may be restarting, or it has not noticed
+# yet that other streams have ended.
 _PAUSES_S = (0.0, 0.01, 0.03, 0.1, 0.3)
-"""The pauses before the attempts of a call that the driver did not begin. It may be restarting, or it has not noticed
-yet that other streams have ended."""
 
 
 class AnswerReceiver:
@@ -60,9 +60,9 @@ class ClientCall(Http2Stream):
     """One call, which its opener sends."""
 
     receiver: AnswerReceiver  # set it before the call is opened
+    # Takes each message of an answer that may have any number of them, and so none for `answered`. Call `consumed` when
+    # their memory is free again. None: the answer has one message.
     took: Callable[[bytes], None] | None = None
-    """Takes each message of an answer that may have any number of them, and so none for `answered`. Call `consumed`
-    when their memory is free again. None: the answer has one message."""
     connection: "ClientConnection | None" = None  # the one that carries it
     queue: "dict[ClientCall, None] | None" = None  # the calls with which it waits for a connection or a stream
     later: asyncio.TimerHandle | None = None  # the timer of its next attempt
@@ -227,7 +227,6 @@ class ClientCall(Http2Stream):
             self._invalid("answered with more than one message")
 
     def _join(self, part: bytes) -> None:
-        """Take a part of the messages that is not one whole message."""
         assert self.connection is not None
         limit_bytes = self.connection.max_message_bytes
         try:
@@ -241,7 +240,6 @@ class ClientCall(Http2Stream):
             self._invalid("sent a compressed message, although no compression was offered")
 
     def _invalid(self, why: str) -> None:
-        """Fail, because the driver's answer is not a whole gRPC answer."""
         self.fail(VendorConnectionError(f"the driver {why}", sent=True))
 
 

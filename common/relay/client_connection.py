@@ -28,13 +28,13 @@ from common.status import Code, Status, code_name
 
 PROOF_OF_LIFE_S = 2.0  # how long a driver may take to answer a PING after a status that a dying one could have sent
 
+# How long the driver's GOAWAY may come after that. A driver that stops gracefully first cancels its work, then answers
+# INTERNAL and the PING, and sends GOAWAY last (grpc-go's GracefulStop).
 LAST_WORDS_S = 0.05
-"""How long the driver's GOAWAY may come after that. A driver that stops gracefully first cancels its work, then answers
-INTERNAL and the PING, and sends GOAWAY last (grpc-go's GracefulStop)."""
 
+# The codes that a stopping driver's library answers. All but the first are final for some sidecar
+# (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
 DYING_CODES = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.RESOURCE_EXHAUSTED, Code.INTERNAL})
-"""The codes that a stopping driver's library answers. All but the first are final for some sidecar
-(docs/csi-contract.md#a-final-code-makes-a-sidecar-forget)."""
 
 
 class ClientConnection(Connection[ClientCall]):
@@ -110,7 +110,6 @@ class ClientConnection(Connection[ClientCall]):
         call.again(VendorUnreachable(self.path, "it closes every connection before a call can begin"))
 
     def _admit(self) -> None:
-        """Begin the waiting calls for which there is room, or turn all away if the connection takes no more."""
         while self.queue and (not self.usable or len(self.streams) < self.peer_max_streams):
             call = next(iter(self.queue))
             del self.queue[call]
@@ -238,7 +237,6 @@ class ClientConnection(Connection[ClientCall]):
 
 
 def _doubted(status: Status, why: str) -> VendorConnectionError:
-    """The end of a call whose status tells nothing about it."""
     return VendorConnectionError(f"{why}: {status.message}" if status.message else why, sent=True)
 
 

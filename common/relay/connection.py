@@ -30,33 +30,33 @@ from common.session import batch
 
 log = logging.getLogger("csi_bridge.relay")
 
+# The bytes that a peer may send on one stream ahead of its reader. A reader that stalls costs this memory and one
+# message. A message of 4 MiB waits for eight window updates, which take microseconds on a UNIX socket.
 STREAM_WINDOW_BYTES = 1 << 20
-"""The bytes that a peer may send on one stream ahead of its reader. A reader that stalls costs this memory and one
-message. A message of 4 MiB waits for eight window updates, which take microseconds on a UNIX socket."""
 
 RETURN_BYTES = STREAM_WINDOW_BYTES // 2  # so many used bytes are given back to a stream's window in one update
 
 CONNECTION_WINDOW_BYTES = 1 << 30  # so large that it never limits: the streams' windows limit the memory
 
+# The most streams that a client may have open; further ones are refused one by one. All sidecars together need about
+# 265 (docs/csi-contract.md#calls-and-sizes-that-a-sidecar-may-send).
 MAX_STREAMS = 16_384
-"""The most streams that a client may have open; further ones are refused one by one. All sidecars together need about
-265 (docs/csi-contract.md#calls-and-sizes-that-a-sidecar-may-send)."""
 
+# The largest header list accepted. It holds a driver's error message; grpc-go allows 16 MiB, C-core 16 KiB.
 HEADER_LIST_BYTES = 256 << 10
-"""The largest header list accepted. It holds a driver's error message; grpc-go allows 16 MiB, C-core 16 KiB."""
 
 MAX_BLOCK_BYTES = 256 << 10  # the largest compressed header block; the decoder limits the decoded headers, too
 
 WRITE_HIGH_BYTES = 256 << 10  # with more unsent bytes in the transport, no further DATA is made
 
+# With more unsent bytes, this side reads no more either: the peer causes answers (pings, resets) and reads none.
 WRITE_STUCK_BYTES = 1 << 20
-"""With more unsent bytes, this side reads no more either: the peer causes answers (pings, resets) and reads none."""
 
 TURN_BYTES = 64 << 10  # the DATA that is made before the transport is asked whether it is full
 
+# How long the answer to a ping waits for other bytes to leave with. grpc-go pings at every message to measure the
+# bandwidth; a separate write for each answer would cost more than the call.
 PATIENCE_S = 0.005
-"""How long the answer to a ping waits for other bytes to leave with. grpc-go pings at every message to measure the
-bandwidth; a separate write for each answer would cost more than the call."""
 
 SHUT_S = 1.0  # how long a connection that closes waits for the peer to read the written bytes
 
@@ -382,7 +382,6 @@ class Connection(asyncio.Protocol, Generic[Call]):
                 self.flush(at_once=True)  # so that the transport can say that it is full
 
     def _send_frame(self, stream: Http2Stream) -> int:
-        """Send one frame of a stream's messages. Returns its size, 0 if the windows are full."""
         view, taken = stream.pieces[0]
         size = min(len(view), stream.send_window, self.send_window, FRAME_BYTES)
         if size <= 0:
@@ -417,11 +416,9 @@ class Connection(asyncio.Protocol, Generic[Call]):
         return self.transport is not None and not self.transport.is_closing()
 
     def _goaway(self, code: int) -> None:
-        """Announce the connection's end, with the last stream of the peer that this side has seen."""
         self.out.append(frames.goaway(0 if self._client else max(self.highest_id, 0), code))
 
     def _fail(self, error: Exception) -> None:
-        """End the connection because of an error. The GOAWAY is queued."""
         self._failure = error
         self._close_in_time()
 

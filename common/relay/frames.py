@@ -57,12 +57,12 @@ def error_name(code: int) -> str:
     return _ERROR_NAMES.get(code) or str(code)
 
 
+# The nine bytes before a payload (section 4.1): its size << 8 | the kind, the flags, the stream's id.
 pack_head = struct.Struct(">IBI").pack
-"""The nine bytes before a payload (section 4.1): its size << 8 | the kind, the flags, the stream's id."""
 
 PREFIX_BYTES = 5
+# The bytes before a gRPC message: 1 if it is compressed, its size (gRPC over HTTP/2, Length-Prefixed-Message).
 pack_prefix = struct.Struct(">BI").pack
-"""The bytes before a gRPC message: 1 if it is compressed, its size (gRPC over HTTP/2, Length-Prefixed-Message)."""
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:

@@ -18,28 +18,28 @@ Header: TypeAlias = tuple[bytes, bytes]  # lower-case name, value
 
 _FIELD_BYTES = 32  # the overhead of a field in the size of a header list (RFC 9113, section 6.5.2)
 
-_FEW_FIELDS = 64
-"""So many fields add 2 KiB of that overhead at most, which nobody misses: their sizes are not added up."""
+_FEW_FIELDS = 64  # so many fields add 2 KiB of that overhead at most, which nobody misses: their sizes are not added up
 
 _MOST_KNOWN = 8  # the decoded blocks that are kept: a peer's answers have two or three
 
+# Matches a short block of indexed fields, whose indexes have one byte each (RFC 7541, 6.1), and of the empty message
+# that C-core's servers write as a literal without indexing (6.2.2).
 _STORES_NOTHING = re.compile(rb"(?:[\x80-\xfe]|\x00\x0cgrpc-message\x00){1,16}").fullmatch
-"""Matches a short block of indexed fields, whose indexes have one byte each (RFC 7541, 6.1), and of the empty message
-that C-core's servers write as a literal without indexing (6.2.2)."""
 
 _NAME_AND_VALUE = itemgetter(0, 1)
 
+# A dynamic table size update to 0, for the start of a connection's first block. So no later limit of the peer can be
+# too small (RFC 7541, 4.2).
 NO_DYNAMIC_TABLE = b"\x20"
-"""A dynamic table size update to 0, for the start of a connection's first block. So no later limit of the peer can be
-too small (RFC 7541, 4.2)."""
 
+# Whole fields of the static table (RFC 7541, appendix A).
 _INDEXED: dict[Header, bytes] = {
     (b":method", b"POST"): b"\x83",
     (b":scheme", b"http"): b"\x86",
     (b":status", b"200"): b"\x88",
 }
-"""Whole fields of the static table (RFC 7541, appendix A)."""
 
+# Names of the static table, as the start of a literal without indexing (RFC 7541, 6.2.2).
 _NAMES: dict[bytes, bytes] = {
     b":authority": b"\x01",
     b":path": b"\x04",
@@ -47,7 +47,6 @@ _NAMES: dict[bytes, bytes] = {
     b"content-type": b"\x0f\x10",
     b"user-agent": b"\x0f\x2b",
 }
-"""Names of the static table, as the start of a literal without indexing (RFC 7541, 6.2.2)."""
 
 
 def encode(headers: list[Header]) -> bytes:

@@ -12,12 +12,12 @@ from common.status import Code, Status
 
 CONTENT_TYPE = b"application/grpc"
 
+# The headers before the first message of every answer.
 RESPONSE_HEADERS: list[Header] = [
     (b":status", b"200"),
     (b"content-type", CONTENT_TYPE),
     (b"grpc-accept-encoding", b"identity"),
 ]
-"""The headers before the first message of every answer."""
 
 RESPONSE_BLOCK = encode(RESPONSE_HEADERS)
 OK_BLOCK = encode([(b"grpc-status", b"0")])

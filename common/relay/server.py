@@ -31,14 +31,14 @@ __all__ = ["Callee", "CancelReason", "Handler", "Server", "ServerCall", "ServerS
 
 log = logging.getLogger("csi_bridge.relay")
 
+# Takes a call. Returns its callee, or None if it has finished the call already. `in_task` makes one that waits.
 Handler = Callable[[ServerCall], Callee | None]
-"""Takes a call. Returns its callee, or None if it has finished the call already. `in_task` makes one that waits."""
 
+# How long a new connection may be silent before it is closed, as in grpc-go's server (connectionTimeout).
 PREFACE_TIMEOUT_S = 120.0
-"""How long a new connection may be silent before it is closed, as in grpc-go's server (connectionTimeout)."""
 
+# The longest `grpc-message` for a client that sets no limit; every sidecar's limit is far higher.
 MESSAGE_LIMIT_BYTES = 32 << 10
-"""The longest `grpc-message` for a client that sets no limit; every sidecar's limit is far higher."""
 
 CANCEL_GRACE_S = 5.0  # how long `close` waits for cancelled calls to end
 
@@ -50,10 +50,10 @@ class ServerSettings:
     """The settings of a server."""
 
     max_message_bytes: int  # a larger request is refused at its length prefix
+    # Returns the status of a call that gets none from its callee. It takes the callee's error, None if there was none,
+    # a `common.errors.MessageTooLarge` for a request above the limit, or the reason why the server cut or refused the
+    # call: DEADLINE or CLOSING.
     on_error: Callable[[BaseException | CancelReason | None], Status]
-    """Returns the status of a call that gets none from its callee. It takes the callee's error, None if there was none,
-    a `common.errors.MessageTooLarge` for a request above the limit, or the reason why the server cut or refused the
-    call: DEADLINE or CLOSING."""
     max_connections: int = 1_024  # those above are closed; accepted ones stay open, however idle
     origin: str = Origin.PROXY  # the hop named in the server's own statuses
 
@@ -166,7 +166,6 @@ class ServerConnection(Connection[ServerCall]):
             self._arm(first)
 
     def _arm(self, deadline: float) -> None:
-        """Keep one timer, for the first deadline."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = self._loop.call_at(deadline, self._expire), deadline

@@ -60,8 +60,8 @@ class ServerCall(Http2Stream):
     deadline: float | None = None  # when it ends, in the loop's clock
     is_whole = False  # whether a request message that came in pieces is whole
     headers_sent = False  # whether the answer has begun
+    # After DEADLINE and CLOSING the callee may still `finish` with a status of its own.
     cancelled_by: CancelReason | None = None
-    """After DEADLINE and CLOSING the callee may still `finish` with a status of its own."""
     gone = False  # whether the caller has cancelled the call or is disconnected
     finished = False  # whether the call has its status
     callee: Callee | None = None  # None once the call is finished, so that no cycle of references keeps its messages

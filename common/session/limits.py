@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from common.messages import Hello
 
+# The credit that a message costs in addition to its bytes, so that a flood of empty messages is bounded, too.
 MESSAGE_OVERHEAD_BYTES = 64
-"""The credit that a message costs in addition to its bytes, so that a flood of empty messages is bounded, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,7 +256,6 @@ class Outbox:
         return message
 
     def _cut(self, stream: StreamBooks, size: int) -> bytes:
-        """The next chunk of the stream's first message, with so many bytes of it."""
         message, offset = stream.queue[0], stream.offset
         left = len(message) - offset - size
         if left:

@@ -567,7 +567,6 @@ class Session:
         """Nothing to do: an older peer skipped a frame. No side relies on a frame that the peer may not know."""
 
     def _on_other(self, number: int) -> None:
-        """A frame that may not come now, or of a type that only a newer peer knows."""
         if self.state is SessionState.CLOSED:  # an earlier frame of the same message ended it, or a receiver did
             return
         if number in TYPES:
@@ -613,7 +612,6 @@ class Session:
             self._give(stream, first)
 
     def _give(self, stream: StreamBooks, message: bytes) -> None:
-        """Give a receiver the first message of its stream, unless it has ended the stream already."""
         if stream.answered or stream.id not in self._streams:
             self.consumed(stream.id, len(message))
         else:
