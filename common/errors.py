@@ -275,6 +275,15 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def seconds_of(text: object) -> float:
+    """Seconds since the epoch of a time as Kubernetes writes it; 0 if it is missing or unreadable."""
+    try:
+        time = datetime.fromisoformat(str(text))
+    except ValueError:
+        return 0.0
+    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+
+
 def listed(things: Sequence[str]) -> str:
     """Things for a message. At most `_MOST_NAMED`: some gRPC libraries refuse very long messages."""
     more = len(things) - _MOST_NAMED

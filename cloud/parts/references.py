@@ -14,12 +14,12 @@ Rules:
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from cloud.claims.rules import SNAPSHOT, VOLUME, Thing
 from cloud.kinds.fields import Body, part
 from cloud.sources.source import Source
+from common.errors import seconds_of
 from common.objects.objects import Ref
 from common.objects.quantity import parse_bytes
 
@@ -144,7 +144,7 @@ def _reference(kind: str, body: Body, *, owner: str, size_bytes: int = 0, is_rec
         str(metadata.get("name", "")),
         str(metadata.get("uid", "")),
         owner=owner,
-        since=_seconds(metadata.get("creationTimestamp")),
+        since=seconds_of(metadata.get("creationTimestamp")),
         size_bytes=size_bytes,
         is_leaving=bool(metadata.get("deletionTimestamp")) or is_reclaimed,
     )
@@ -152,13 +152,6 @@ def _reference(kind: str, body: Body, *, owner: str, size_bytes: int = 0, is_rec
 
 def _named(word: str, ref: Mapping[str, Any]) -> str:
     return f"{word} {ref.get('namespace')}/{ref.get('name')}" if ref else ""
-
-
-def _seconds(text: object) -> float:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp() if text else 0.0
-    except ValueError:
-        return 0.0
 
 
 def _bytes(text: object) -> int:

@@ -12,13 +12,12 @@ Rules:
 
 import logging
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, patch_found
 from cloud.upsync.writer import Writer
-from common.errors import timestamp
+from common.errors import seconds_of, timestamp
 from common.objects.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.upsync")
@@ -64,7 +63,7 @@ class EventWriter(Writer):
         change: dict[str, Any] = {}
         if told.get("count", 0) > (found.get("count") or 0):
             change["count"] = told["count"]
-        if _time(told) > _time(found):
+        if seconds_of(told.get("lastTimestamp")) > seconds_of(found.get("lastTimestamp")):
             change["lastTimestamp"] = told["lastTimestamp"]
         if change:
             await patch_found(self._api, _EVENTS, found, change)
@@ -91,15 +90,6 @@ def _is_same(found: Body, told: Body) -> bool:
 
 def _is_void(error: KubeError) -> bool:
     return error.code in {400, 404, 422} or (error.code == 403 and _ENDING in str(error))
-
-
-def _time(event: Body) -> datetime:
-    """An event's last time; long ago if it is missing or unreadable."""
-    try:
-        last = datetime.fromisoformat(event.get("lastTimestamp") or "")
-    except ValueError:
-        return datetime.min.replace(tzinfo=UTC)
-    return last if last.tzinfo is not None else last.replace(tzinfo=UTC)
 
 
 def reference(kind: str, body: Mapping[str, Any]) -> Body:

@@ -24,7 +24,7 @@ from cloud.kinds.nodes import condition_of, conditions_with
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
 from cloud.kube.work_queue import WorkQueue
 from cloud.upsync.ownership import HUB, LEASES, MADE_BY, is_made
-from common.errors import timestamp
+from common.errors import seconds_of, timestamp
 from common.links.backoff import Backoff
 
 _NODES: Final = RESOURCES["Node"]
@@ -148,7 +148,7 @@ class Heartbeats:
         lease = await find(self._api, _LEASES, node, LEASES)
         if lease is not None:
             heart.lease = lease["metadata"]["uid"]
-            heart.told_s = max(heart.told_s, _seconds((lease.get("spec") or {}).get("renewTime")))
+            heart.told_s = max(heart.told_s, seconds_of((lease.get("spec") or {}).get("renewTime")))
             await self._renew(node, heart, {"ownerReferences": [owner]})
             return True
         await self._turn()
@@ -174,7 +174,7 @@ class Heartbeats:
     async def _tell_ready(self, found: Body) -> float:
         """Write the condition, unless it is there and recent. Returns the seconds until the next write."""
         old = condition_of(found, "Ready")
-        age_s = self._wall() - _seconds(old.get("lastHeartbeatTime"))
+        age_s = self._wall() - seconds_of(old.get("lastHeartbeatTime"))
         if old.get("status") == "True" and 0 <= age_s < _STATUS_S:
             return _STATUS_S - age_s
         ready = {
@@ -196,8 +196,3 @@ class Heartbeats:
         self._next_write = turn + 1 / max(_WRITES_PER_S, len(self._hearts) * _WRITES_PER_NODE_S)
         if turn > now:
             await self._pause(turn - now)
-
-
-def _seconds(text: str | None) -> float:
-    """A time from Kubernetes in seconds since the epoch; 0 if there is none."""
-    return datetime.fromisoformat(text).timestamp() if text else 0.0

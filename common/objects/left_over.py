@@ -14,9 +14,9 @@ Rules:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any, Final
 
+from common.errors import seconds_of
 from common.objects.objects import encode_body
 
 MOST_BYTES: Final = 32 * 1024
@@ -40,10 +40,7 @@ class LeftOver:
     @property
     def since_s(self) -> float:
         """The same in seconds since the epoch; 0 if that is not known."""
-        try:
-            return datetime.fromisoformat(self.since).timestamp() if self.since else 0.0
-        except ValueError:
-            return 0.0
+        return seconds_of(self.since)
 
 
 def write(mounts: Iterable[LeftOver]) -> dict[str, Any]:
