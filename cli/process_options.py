@@ -10,7 +10,7 @@ from cloud.claims.election import node_set
 from cloud.hub_settings import LARGEST_ID, HubSettings
 from cloud.kube.node_marks import AGENT, EDGE, labels, taints
 from cloud.nodes.unique_segments import HOSTNAME, unique_keys
-from cloud.proxy.driver_settings import DriverSettings
+from cloud.proxy.driver_settings import DriverSettings, Mode
 from cloud.proxy.served_driver import served_driver
 from common.net.endpoint import hub_endpoint, hub_endpoint_with_tls
 from common.net.proxy import read_proxy
@@ -317,7 +317,7 @@ DRIVER_OPTIONS = Options(
     option("--nodeid", type=NODE, help="Edge node that every call goes to. Excludes --placement=local and shared."),
     option(
         "--placement=auto",
-        type=click.Choice(["auto", "pinned", "local", "shared"]),
+        type=click.Choice([it.value for it in Mode]),
         help="How the node of a call is chosen. pinned: --nodeid, else the only node that runs the driver. local: each "
         "node has its own storage; a volume is made where its topology says, and later calls for it go there. shared: "
         "every node reaches the storage; the hub elects the one that serves all calls. auto: "

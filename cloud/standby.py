@@ -15,7 +15,6 @@ Rules:
 import asyncio
 import logging
 import secrets
-from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -23,7 +22,7 @@ from cloud.calls.refusals import Refusals
 from cloud.hub_settings import HubSettings
 from cloud.trust.admission import admit
 from cloud.uds_hub import Hub, stranger, turn_away
-from common.errors import CallError, HandshakeRefused, RemoteProtocolError
+from common.errors import CallError, HandshakeRefused, RemoteProtocolError, seconds_of
 from common.links.listener import Listener, listen_tcp
 from common.messages import Open, Reason
 from common.net.certificate_ends import CertificateEnds
@@ -32,6 +31,7 @@ from common.net.tls import TlsIdentity
 from common.observe.metrics import Metrics
 from common.observe.version import SOFTWARE, introduce
 from common.pages.hub import HubStatus
+from common.pages.json_form import time_of
 from common.pages.server import Pages
 from common.session.link import Link, LinkHandler, Stream
 from common.session.receiver import Receiver
@@ -157,7 +157,7 @@ class Standby(LinkHandler):
             software=SOFTWARE,
             leads=False,
             leader=leader,
-            since=_time(since),
+            since=time_of(at) if (at := seconds_of(since)) else None,  # somebody may have edited the Lease
             links=len(self._links),
             known=0,
             connected=0,
@@ -228,11 +228,3 @@ class Standby(LinkHandler):
 def _key(link: Link) -> tuple[str, str, str, bytes, bool]:
     said, shown = link.peer, link.peer_identity
     return said.role, said.name, said.instance, shown.certificate, shown.local
-
-
-def _time(text: str) -> datetime | None:
-    """A time of the Lease; None: it says none, or somebody has edited it beyond reading."""
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None

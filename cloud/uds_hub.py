@@ -28,7 +28,7 @@ from cloud.calls.call import Call, Calls
 from cloud.calls.refusals import Refusals
 from cloud.leadership.incarnation import Incarnation
 from cloud.peer_ends import PeerTerm
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from cloud.records.records import Records
 from cloud.trust import audit
 from cloud.trust.admission import Admitted, Role, admit, certified

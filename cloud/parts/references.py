@@ -21,7 +21,7 @@ from cloud.kinds.fields import Body, part
 from cloud.sources.source import Source
 from common.errors import seconds_of
 from common.objects.objects import Ref
-from common.objects.quantity import parse_bytes
+from common.objects.quantity import bytes_of
 
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 CONTENT: Final = "VolumeSnapshotContent"
@@ -105,7 +105,7 @@ def of_volume(body: Body) -> Iterator[tuple[Key, Reference]]:
         PERSISTENT_VOLUME,
         body,
         owner=_named("claim", claim),
-        size_bytes=_bytes(part(spec, "capacity").get("storage")),
+        size_bytes=bytes_of(part(spec, "capacity").get("storage")),
         is_reclaimed=is_over and spec.get("persistentVolumeReclaimPolicy") == "Delete",
     )
     yield (str(csi["driver"]), Thing(VOLUME, str(csi["volumeHandle"]))), reference
@@ -152,10 +152,3 @@ def _reference(kind: str, body: Body, *, owner: str, size_bytes: int = 0, is_rec
 
 def _named(word: str, ref: Mapping[str, Any]) -> str:
     return f"{word} {ref.get('namespace')}/{ref.get('name')}" if ref else ""
-
-
-def _bytes(text: object) -> int:
-    try:
-        return parse_bytes(text) if text else 0
-    except ValueError:
-        return 0

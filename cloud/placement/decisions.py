@@ -2,7 +2,7 @@
 
 from collections.abc import Container
 from collections.abc import Set as AbstractSet
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Final, NamedTuple
 
 from cloud.claims.book import Book
@@ -11,19 +11,11 @@ from cloud.claims.rules import Thing
 from cloud.nodes.elections import DriverElection
 from cloud.nodes.fleet import Fleet, Member
 from cloud.placement.affinity import Affinity
+from cloud.proxy.driver_settings import Mode
 
 # The default of `--max-open-creates`: twice the volumes of a large driver, all of them in doubt at once. With the
 # longest names these take 25 MB of disk.
 MOST_OPEN: Final = 20_000
-
-
-class Mode(StrEnum):
-    """How a driver's volumes are placed; `--placement` of its proxy driver."""
-
-    AUTO = "auto"
-    PINNED = "pinned"
-    LOCAL = "local"
-    SHARED = "shared"
 
 
 class Ask(NamedTuple):

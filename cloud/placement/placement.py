@@ -23,12 +23,13 @@ from cloud.nodes.fleet import Fleet, Fleets
 from cloud.nodes.question import Answer, Question
 from cloud.placement.affinity import Affinity
 from cloud.placement.capacity import largest
-from cloud.placement.decisions import Ask, AskAll, Mode, Send, View
+from cloud.placement.decisions import Ask, AskAll, Send, View
 from cloud.placement.find import ListsNeeded, can_list, elsewhere, only_node
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.inventory import Inventories
 from cloud.placement.pages import ListPages
 from cloud.placement.route import ask_for, is_local, route
+from cloud.proxy.driver_settings import Mode
 from cloud.sources.source import Source
 from common.csi.reports import DriverReport
 from common.observe.metrics import Metrics

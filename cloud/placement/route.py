@@ -68,8 +68,9 @@ from cloud.claims.rules import CHANGES, GET_CAPACITY, KEYED, LISTINGS
 from cloud.nodes.elections import DriverElection
 from cloud.nodes.fleet import Fleet, Member
 from cloud.placement import page_tokens
-from cloud.placement.decisions import Ask, AskAll, Keeping, Mode, Segment, Send, Terms, View
+from cloud.placement.decisions import Ask, AskAll, Keeping, Segment, Send, Terms, View
 from cloud.placement.find import ListsNeeded, can_list, find, only_node
+from cloud.proxy.driver_settings import Mode
 from common.errors import (
     CallError,
     knowledge_lost,

@@ -1,12 +1,23 @@
 """The proxy driver's settings."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from common.errors import SettingsError
 from common.net.endpoint import Endpoint
 from common.net.proxy import Proxy
 from common.net.settings import ProcessSettings
+
+
+class Mode(StrEnum):
+    """How a driver's volumes are placed; `--placement` of its proxy driver."""
+
+    AUTO = "auto"
+    PINNED = "pinned"
+    LOCAL = "local"
+    SHARED = "shared"
+
 
 MAX_CONNECTIONS = 1024  # the default of `--max-connections`
 
@@ -29,6 +40,6 @@ class DriverSettings(ProcessSettings):
         super().__post_init__()
         for endpoint in self.hub_endpoint:
             self.check_dial("--hub-endpoint", endpoint)
-        if self.placement in {"local", "shared"} and self.nodeid is not None:
+        if self.placement in {Mode.LOCAL, Mode.SHARED} and self.nodeid is not None:
             why = "every call goes to --nodeid; leave one of the two away"
             raise SettingsError("--placement", self.placement, why)

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloud.proxy.driver_settings import Mode
 from common.parsers import FileMode, driver_name, node_name, octal_mode, unix_path
-
-_PLACEMENTS = ("auto", "pinned", "local", "shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +30,10 @@ def served_driver(text: str) -> ServedDriver:
     if not (name and separator):
         raise ValueError("must be NAME=unix:///PATH, then any of ,placement=…, ,nodeid=… and ,endpoint-mode=…")
     options = _options(rest)
-    placement = options.get("placement", "auto")
-    if placement not in _PLACEMENTS:
-        raise ValueError(f"placement must be one of {', '.join(_PLACEMENTS)}")
-    if placement in {"local", "shared"} and "nodeid" in options:
+    placement = options.get("placement", Mode.AUTO)
+    if placement not in [*Mode]:
+        raise ValueError(f"placement must be one of {', '.join(Mode)}")
+    if placement in {Mode.LOCAL, Mode.SHARED} and "nodeid" in options:
         raise ValueError(f"placement={placement} and nodeid exclude each other: every call goes to nodeid")
     return ServedDriver(
         driver_name(name),

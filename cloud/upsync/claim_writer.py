@@ -18,7 +18,7 @@ from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find, patch_foun
 from cloud.sync.closures import Closures
 from cloud.upsync.writer import Writer
 from common.objects.objects import Ref
-from common.objects.quantity import parse_bytes
+from common.objects.quantity import bytes_of
 
 _CLAIMS: Final = RESOURCES["PersistentVolumeClaim"]
 
@@ -107,11 +107,7 @@ def _resize_status(status: Body) -> str:
 
 
 def _storage_bytes(status: Body, name: str) -> int:
-    """An amount of storage; 0 if it is missing or unreadable, as from a newer API server."""
-    try:
-        return parse_bytes((status.get(name) or {}).get("storage", 0))
-    except ValueError:
-        return 0
+    return bytes_of((status.get(name) or {}).get("storage", 0))
 
 
 def _error_of(status: Body) -> Body | None:

@@ -37,6 +37,14 @@ def parse_bytes(quantity: object) -> int:
     return _checked(-(-over // under))
 
 
+def bytes_of(quantity: object) -> int:
+    """As `parse_bytes`; 0 if the quantity is missing or unreadable, as from a newer API server."""
+    try:
+        return parse_bytes(quantity)
+    except ValueError:
+        return 0
+
+
 def _checked(size: int) -> int:
     if not 0 <= size <= _MOST_BYTES:
         raise ValueError(_NONE)

@@ -21,8 +21,9 @@ from cloud.nodes.offers import Offers
 from cloud.nodes.question import Question, ask
 from cloud.nodes.visit import Visit
 from cloud.placement.affinity import Affinity
-from cloud.placement.decisions import MOST_OPEN, Mode
+from cloud.placement.decisions import MOST_OPEN
 from cloud.placement.placement import Placement
+from cloud.proxy.driver_settings import Mode
 from cloud.records.records import RecordKind
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Source

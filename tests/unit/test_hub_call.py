@@ -11,7 +11,7 @@ import pytest
 
 from cloud.claims import requests
 from cloud.claims.rules import RULES
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from common.csi import csi_pb2 as csi
 from common.csi.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
 from common.messages import Kind

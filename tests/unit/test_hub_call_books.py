@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from common.csi import csi_pb2 as csi
 from common.csi.reports import encode_reports
 from common.errors import MessageTooLarge, TunnelClosed

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from cloud.claims.rules import VOLUME, Thing
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from common.csi.reports import encode_reports
 from common.messages import Kind
 from common.status import Code, Status

@@ -10,7 +10,7 @@ import pytest
 from cloud.claims.rules import VOLUME, Thing
 from cloud.nodes.question import Question
 from cloud.placement import inventory
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from common.csi import csi_pb2 as csi
 from common.errors import CallError
 from common.status import Code, Status

@@ -16,7 +16,7 @@ from cloud.operators import leak_audit, tally
 from cloud.operators.leak_audit import LeakAudit
 from cloud.parts.references import CONTENT, PERSISTENT_VOLUME, Reference, References
 from cloud.parts.sync_part import SyncPart
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from cloud.sync.fact_kinds import Fact
 from common.csi import csi_pb2 as csi
 from common.errors import CallError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cloud.nodes.question import Question
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from common.csi import csi_pb2 as csi
 from common.errors import CallError, node_offline
 from common.status import Code, Origin, Status

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from cloud.claims.book import GONE_S
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from common.errors import CallError
 from common.status import Code, Status
 from tests.kit.placed_nodes import OK, Placed, Placing, create, delete, on, report

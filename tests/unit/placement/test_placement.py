@@ -6,7 +6,7 @@ import pytest
 
 from cloud.claims.rules import SNAPSHOT, Thing
 from cloud.placement.affinity import Affinity
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from cloud.sources.source import Item
 from common.csi import csi_pb2 as csi
 from common.csi.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport

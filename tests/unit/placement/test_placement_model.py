@@ -32,9 +32,10 @@ from cloud.claims.claim import Id, Mark
 from cloud.claims.requests import deletion_of
 from cloud.claims.rules import VOLUME, Thing
 from cloud.nodes.question import Question
-from cloud.placement.decisions import Mode, Send, View
+from cloud.placement.decisions import Send, View
 from cloud.placement.find import ListsNeeded, find_thing
 from cloud.placement.route import ask_for, route
+from cloud.proxy.driver_settings import Mode
 from cloud.records.records import RecordKind
 from common.csi import csi_pb2 as csi
 from common.csi.reports import DriverReport

@@ -12,9 +12,10 @@ from cloud.claims.book import Book
 from cloud.claims.claim import Id, Mark
 from cloud.claims.rules import VOLUME, Thing
 from cloud.nodes.fleet import Fleet
-from cloud.placement.decisions import AskAll, Keeping, Mode, Segment, Send, View
+from cloud.placement.decisions import AskAll, Keeping, Segment, Send, View
 from cloud.placement.find import ListsNeeded
 from cloud.placement.route import ask_for, route
+from cloud.proxy.driver_settings import Mode
 from common.csi import csi_pb2 as csi
 from common.errors import CallError
 from tests.kit.placed_nodes import CONTROLLER, DRIVER, RPC, affinity, create, delete, fleet, on, report

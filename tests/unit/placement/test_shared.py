@@ -9,7 +9,7 @@ import pytest
 
 from cloud.claims.election import ElectionRules
 from cloud.nodes.question import Question
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from cloud.sources.source import Item, Source
 from common.csi import csi_pb2 as csi
 from common.errors import CallError, LinkLost

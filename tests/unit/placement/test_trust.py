@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.message import Message
 
 from cloud.claims.rules import VOLUME, Thing
-from cloud.placement.decisions import Mode
+from cloud.proxy.driver_settings import Mode
 from common.csi import csi_pb2 as csi
 from common.csi.reports import CONTROLLER_GET_CAPABILITIES, DriverReport
 from common.errors import CallError
