@@ -173,12 +173,10 @@ def newer_state(path: object, owner: str, found: int, known: int) -> SettingsErr
 
 
 def shutting_down(hop: str) -> CallError:
-    """This process is shutting down."""
     return CallError(f"the {hop} is shutting down and takes no new calls; a retry reaches the process that replaces it")
 
 
 def not_carried(method: str, why: str) -> CallError:
-    """This socket does not serve the method."""
     return CallError(f"{method} is not served here: {why}", code=Code.UNIMPLEMENTED, is_unsent=True)
 
 

@@ -118,8 +118,6 @@ class Registrar:
 
 
 class _Plugin:
-    """One registration socket."""
-
     def __init__(self, path: Path, file: FileId, registrar: Registrar) -> None:
         self.file = file
         self.task: asyncio.Task[None] | None = None

@@ -206,7 +206,6 @@ class Book:
     # ---- nodes -------------------------------------------------------------------------------------------------------
 
     def concerns(self, node: str) -> bool:
-        """Whether it has anything of a node."""
         return node in self._nodes or node in self.open or any(its == node for its, _ in self.lists)
 
     def forget(self, node: str) -> tuple[list[Claim], bool]:

@@ -77,7 +77,6 @@ class Fleet:
         return len(self.members)
 
     def lacking(self, node: str) -> frozenset[str]:
-        """The offered capabilities that the driver lacks on a node."""
         return self.offer.lacking.get(node, NOTHING) if self.offer is not None else NOTHING
 
     def at(self, term: Mapping[str, str]) -> list[str]:

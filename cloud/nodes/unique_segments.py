@@ -93,7 +93,6 @@ class UniqueSegments:
         return owner if not driver or driver in self._of.get(owner, {}).get(segment, ()) else ""
 
     def owners(self, term: Mapping[str, str]) -> set[str]:
-        """The nodes that have the unique segments of a term of a topology."""
         owned = {self._owners.get(segment, "") for segment in self._unique(term)}
         return (owned | {term.get(NODE_SEGMENT, "")}) - {""}
 

@@ -144,7 +144,6 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
 
 
 def can_list(member: Member | None, kind: str, now: View) -> bool:
-    """Whether a node can be asked for a list now."""
     if member is None or member.node not in now.connected or member.refused:
         return False
     return LISTED_BY.get(kind) in member.lists

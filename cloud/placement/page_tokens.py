@@ -19,7 +19,6 @@ class PageToken(NamedTuple):
     own: str = ""  # the driver's token; empty: the node's first page
 
     def __str__(self) -> str:
-        """The form that the caller gets."""
         return f"{_PREFIX}{self.node}:{self.pages}:{self.own}"
 
 

@@ -29,7 +29,7 @@ from cloud.sync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, is_made, remember_drivers, written_drivers
 from cloud.upsync.writer import Writer
 from common.objects.objects import Ref
-from common.objects.quantity import parse_bytes
+from common.objects.quantity import bytes_of
 from common.objects.topology import NODE_SEGMENT
 
 _NODES: Final = RESOURCES["Node"]
@@ -166,18 +166,11 @@ def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]
 def _machine(node: str, status: Mapping[str, Any], told: Mapping[str, Any]) -> Body:
     change: Body = {}
     capacity, info = part(told, "capacity"), part(told, "nodeInfo")
-    if any(_amount(part(status, "capacity").get(name)) != _amount(amount) for name, amount in capacity.items()):
+    # as numbers: the API server may spell an amount in another way
+    if any(bytes_of(part(status, "capacity").get(name)) != bytes_of(amount) for name, amount in capacity.items()):
         change |= {"capacity": capacity, "allocatable": capacity}
     if any(part(status, "nodeInfo").get(name) != text for name, text in info.items()):
         change["nodeInfo"] = info
     if not status.get("addresses"):
         change["addresses"] = [{"type": "Hostname", "address": node}]
     return change
-
-
-def _amount(text: object) -> int | None:
-    """A quantity as a number, because the API server may spell it in another way; None if there is none."""
-    try:
-        return parse_bytes(text)
-    except ValueError:
-        return None

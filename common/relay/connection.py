@@ -89,7 +89,6 @@ class Http2Stream:
         raise NotImplementedError
 
     def data_received(self, data: bytes, start: int, stop: int) -> None:
-        """A DATA frame came in, with this part of `data`."""
         raise NotImplementedError
 
     def was_reset(self, code: int) -> None:
@@ -194,7 +193,6 @@ class Connection(asyncio.Protocol, Generic[Call]):
 
     # One function, because each one that a call runs costs: its code is cold when the call comes.
     def data_received(self, data: bytes) -> None:  # noqa: PLR0912, PLR0915
-        """Read the frames that are complete, and send what they cause."""
         if self._failure is not None:
             return
         if self._rest:

@@ -149,7 +149,6 @@ class ServerConnection(Connection[ServerCall]):
             call.fail(error)
 
     def over(self, call: ServerCall) -> None:
-        """Forget a call that has its end."""
         self.streams.pop(call.stream_id, None)
         owner = self._owner
         owner.calls_in_flight -= 1

@@ -181,7 +181,6 @@ class ServerCall(Http2Stream):
             self._cut()
 
     def _cut(self) -> None:
-        """Reset the stream of a caller that does not read its answer."""
         self.connection.reset(self.stream_id, ErrorCode.CANCEL)
         self.connection.drop_outgoing(self.stream_id)
         self.connection.flush()

@@ -47,7 +47,6 @@ def parsed(driver: str, node: str, method: str, body: bytes | None) -> Message |
 
 
 def blame(driver: str, node: str, error: VendorConnectionError) -> CallError:
-    """Return the error of a call that has no answer from the vendor."""
     blamed: CallError
     if isinstance(error, VendorAnswerTooLarge):
         what = f"driver {driver} on edge node {node}: an answer"

@@ -55,7 +55,6 @@ class DirectVolumes:
     # ---- the device --------------------------------------------------------------------------------------------------
 
     async def device(self, published: Published) -> Path:
-        """Return the device that the driver has published, by its name in /dev."""
         return await apart(Uncertain, self._device, published)
 
     async def look(self, device: Path) -> Content:

@@ -81,7 +81,6 @@ class DriverRegistry:
 
     @property
     def names(self) -> set[str]:
-        """Return the names of the drivers that have answered."""
         return {driver.report.driver for driver in self.drivers if driver.report is not None}
 
     def find(self, name: str) -> NodeDriver | None:
