@@ -105,7 +105,7 @@ def _pod(name: str, node: str, *, claim: str) -> Object:
     }
 
 
-# ---- at the API server ---------------------------------------------------------------------------------------------
+# ---- at the API server -----------------------------------------------------------------------------------------------
 
 
 def with_kube(kubeconfig: str, work: Callable[[Kube], Coroutine[Any, Any, _T]]) -> _T:

@@ -49,7 +49,7 @@ _CONTROLLER = "/csi.v1.Controller/"
 _OPERATION = ""
 """Stands for the whole operation of a scenario, in place of a method's path."""
 
-# ---- operations ----------------------------------------------------------------------------------------------------
+# ---- operations ------------------------------------------------------------------------------------------------------
 
 Call = Callable[[str, Message], Awaitable[Any]]
 Scenario = Callable[[Call, str], Awaitable[object]]
@@ -69,7 +69,7 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-# ---- run -----------------------------------------------------------------------------------------------------------
+# ---- run -------------------------------------------------------------------------------------------------------------
 
 
 class _CallFailed(Exception):
@@ -178,7 +178,7 @@ async def _run(options: argparse.Namespace) -> None:
     print(json.dumps({**heading, "targets": reports}))
 
 
-# ---- serve ---------------------------------------------------------------------------------------------------------
+# ---- serve -----------------------------------------------------------------------------------------------------------
 
 
 async def _serve(options: argparse.Namespace) -> None:
@@ -201,7 +201,7 @@ async def _serve(options: argparse.Namespace) -> None:
     await loop.create_future()
 
 
-# ---- the command line ----------------------------------------------------------------------------------------------
+# ---- the command line ------------------------------------------------------------------------------------------------
 
 
 def _named_socket(text: str) -> tuple[str, Path]:

@@ -37,7 +37,7 @@ def missing(loadgen: Command) -> str:
     return ""
 
 
-# ---- an agent's memory --------------------------------------------------------------------------------------------
+# ---- an agent's memory -----------------------------------------------------------------------------------------------
 
 _KEY_MAKER = """
 from edge.identity.key_maker import answer
@@ -80,7 +80,7 @@ def agent_size(directory: Path, loadgen: Command) -> list[Figure]:
     return [calls, of_samples(what, mb[:1], "MB", at_most=42, note=note, digits=0)]
 
 
-# ---- many volumes --------------------------------------------------------------------------------------------------
+# ---- many volumes ----------------------------------------------------------------------------------------------------
 
 
 def many_volumes(directory: Path, loadgen: Command) -> list[Figure]:
@@ -151,7 +151,7 @@ def _boot(node: LoadNode) -> dict[str, float]:
     return {"first_s": (calls[0].end or 0) - began, "all_s": (calls[-1].end or 0) - began}
 
 
-# ---- an idle node --------------------------------------------------------------------------------------------------
+# ---- an idle node ----------------------------------------------------------------------------------------------------
 
 
 def idle_volumes(directory: Path, loadgen: Command) -> list[Figure]:

@@ -156,7 +156,7 @@ class _Costs:
         return [cpu_s(process) for process in self._processes]
 
 
-# ---- volumes of both ---------------------------------------------------------------------------------------------
+# ---- volumes of both -------------------------------------------------------------------------------------------------
 
 
 def _handles(node: LoadNode, prefix: str) -> dict[str, str]:
@@ -201,7 +201,7 @@ def _wait_unstaged(node: LoadNode, handles: list[str]) -> None:
     wait_for(done, what="end of all volumes", timeout_s=_SLOW_S, instead=node.agent.process.log_tail)
 
 
-# ---- the kubelet ---------------------------------------------------------------------------------------------------
+# ---- the kubelet -----------------------------------------------------------------------------------------------------
 
 
 class _DefaultKubelet(Kubelet):

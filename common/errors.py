@@ -159,7 +159,7 @@ class VolumeHeld(CallError):
         super().__init__(f"volume {volume} of driver {driver} is not detached from node {node}: {why}")
 
 
-# ---- errors that several modules raise, and nobody tells apart ------------------------------------------------------
+# ---- errors that several modules raise, and nobody tells apart -------------------------------------------------------
 
 
 def newer_state(path: object, owner: str, found: int, known: int) -> SettingsError:

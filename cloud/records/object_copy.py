@@ -143,8 +143,7 @@ class ObjectCopy:
             self.open()
         return found
 
-    # ---- cloud.sources.cluster.reflector.KindCache
-    # ------------------------------------------------------------------------
+    # ---- cloud.sources.cluster.reflector.KindCache -------------------------------------------------------------------
 
     def begin(self) -> None:
         self._listed, self._empty_at = {}, 0

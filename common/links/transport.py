@@ -217,8 +217,7 @@ class WebSocket(asyncio.Protocol):
         self._open_way()
         self._flush()
 
-    # ---- the link's side (`common.session.outbox.Writer`)
-    # --------------------------------------------------------------------
+    # ---- the link's side (`common.session.outbox.Writer`) ------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
         data = frame(data, is_masked=self._is_client)
