@@ -201,14 +201,14 @@ class Hub(LinkHandler):
             try:
                 self._check(link.context.role, link)
             except HandshakeRefused as unfit:
-                self._end(link, unfit)
+                self._end_link(link, unfit)
 
     def end_expired(self) -> None:
         ends = (link.peer_identity.not_after for link in self._links)
         if self._credentials.is_past(min(filter(None, ends), default=math.inf)):
             self.end_unfit()
 
-    def _end(self, link: Link, unfit: HandshakeRefused) -> None:
+    def _end_link(self, link: Link, unfit: HandshakeRefused) -> None:
         role, name, address = link.context.role, link.peer.name, link.peer_identity.address
         log.warning("the link of %s %s at %s ends: %s", role, name, address, unfit.shown)
         audit.add(
@@ -219,7 +219,7 @@ class Hub(LinkHandler):
             serial=f"{link.peer_identity.serial:x}",
             why=unfit.shown,
         )
-        link.goodbye(unfit.reason, unfit.why)
+        link.goodbye(unfit.reason, unfit.why)  # all that the peer may learn
 
     def closed(self, link: Link, reason: str, message: str) -> None:
         # If the peer knows another leader, the hub asks at once who leads.

@@ -80,6 +80,7 @@ def _check_standby(hub: HubStatus) -> Finding:
     line = standby(hub)
     if not hub.leader:
         return wrong(line, f"the hub leads once it has the Lease, within half a minute; else {_LOG}")
+    # each driver of --serve has a link to this hub from within the hub's process
     if hub.links <= len(hub.settings.get("serve", ())):
         do = "name this hub, too, by --hub and --hub-endpoint of nodes and proxy drivers: docs/install.md#two-hubs"
         return warning(f"{line}; at a takeover all nodes and proxy drivers dial anew", do)

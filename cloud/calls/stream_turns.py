@@ -30,6 +30,9 @@ def in_turns(serve: Serve) -> Serve:
             await serve(stream)
         finally:
             if last.get(node) is task:
-                del last[node]
+                if earlier is not None and not earlier.done():  # this stream ended while it waited
+                    last[node] = earlier
+                else:
+                    del last[node]
 
     return in_turn

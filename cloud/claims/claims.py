@@ -382,7 +382,7 @@ class Claims:
         """Take a claim that a hub before this one has written late: its create of local storage may be under way.
 
         That of any other call goes, and of a create of shared storage: a second node does no harm with it, and its
-        caller does not ask again if it has had its answer since.
+        caller does not ask again if it has had its answer since. Returns False if another node has the name.
         """
         driver, name = key
         _, _, late = _read(key, body)
@@ -390,6 +390,7 @@ class Claims:
             return True
         claim = self.book(driver).claims.get(name)
         is_call = late.is_open and not late.ids
+        # only a claim of shared storage has a machine, and only a call that is no create is about a thing
         if claim is None and is_call and (late.machine or about(name) is not None):
             self._records.put(Change(RecordKind.CLAIM, key, None))
         elif claim is None:

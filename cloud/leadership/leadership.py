@@ -55,7 +55,7 @@ def taken(record: LeaseRecord, identity: str, *, duration_s: int, time: str) -> 
         "leaseDurationSeconds": duration_s,
         "acquireTime": time,
         "renewTime": time,
-        "leaseTransitions": (record.transitions + 1) % 2**31,
+        "leaseTransitions": (record.transitions + 1) % 2**31,  # an int32 in the API, which somebody may have edited
     }
     return {"spec": spec}
 

@@ -158,7 +158,7 @@ class TrustStore:
         self.tokens |= {it: replace(self.tokens[it], revoked_at=denial.at) for it in revoked}
         # The denial first: while it is there, a token that names its node lets nobody join.
         changes = [_denial(denial.kind, denial.value, denial), *(_token(it, self.tokens[it]) for it in revoked)]
-        for change in changes:
+        for change in changes:  # so that it is tried again; the write tells the operator how the first attempt ended
             self._records.put(change)
         return self._records.write(changes)
 

@@ -42,7 +42,7 @@ class HandOver(Writer):
                 change: Body = {"metadata": {"annotations": marks}}
                 if kind == "Node" and is_made(found):
                     _check_kubelet(node, found)
-                    _open(found, change)
+                    _let_pods_in(found, change)
                 await patch_found(self._api, RESOURCES[kind], found, change)
 
 
@@ -68,7 +68,7 @@ def _check_kubelet(node: str, found: Body) -> None:
         raise KubeError(f"hand over node {node}", 0, "NoKubelet", why)
 
 
-def _open(node: Body, change: Body) -> None:
+def _let_pods_in(node: Body, change: Body) -> None:
     """Add to a merge patch the removal of the label and the taints that keep pods away from a Node."""
     if (node["metadata"].get("labels") or {}).get(EDGE) == AGENT:
         change["metadata"]["labels"] = {EDGE: None}

@@ -109,7 +109,10 @@ def _in_words(status: Body) -> list[Body]:
 
 
 def _merged(pod: Body, told: list[Body], now: str) -> list[Body] | None:
-    """All conditions of a pod with the told ones; None if the pod has them already."""
+    """All conditions of a pod with the told ones; None if the pod has them already.
+
+    All: a merge patch replaces the whole list.
+    """
     there = part(pod, "status").get("conditions") or ()
     known = {it.get("type"): it for it in there}
     new: dict[str, Body] = {}

@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
     def resume_writing(self) -> None:
         self.paused = False
         if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
+            self.transport.resume_reading()  # `flush` stops it while the peer does not read
             self._window_opened()
             self.flush()
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 _SPARE = 64  # the deadlines of ended calls that may stay
 
-_WAY_BACK_S, _WAY_BACK = 1.0, 0.05
+_WAY_BACK_S, _WAY_BACK = 1.0, 0.05  # the time of the answer's way back; of a short call this part of its time
 
 
 def before_the_caller(timeout_s: float | None) -> float | None:

@@ -186,6 +186,7 @@ class Outbox:
         else:
             self.rings[stream.priority].remove(stream)
             self.waiting -= 1
+        # `queued` stays set: nothing may schedule it any more
 
     def _next_turn(self) -> StreamBooks:
         if self.held is not None:

@@ -50,6 +50,7 @@ def report_wanted(want: PodVolume, task: VolumeTask | None, host: VolumeHost) ->
     stats = task.upkeep.stats.get(target) if task is not None else None
     since = row.since if row is not None else task.wanted_since(target) if task is not None else 0.0
     published, deferral = published_for(want), want.deferral
+    # A deferred volume is a block volume to the driver, and to the pod a file system.
     return PodVolumeStatus(
         **_mount(replace(published, block=False) if deferral is not None else published, host),
         namespace=want.pod.namespace,

@@ -67,6 +67,7 @@ class FactStore:
             "SELECT kind, namespace, name, version, acked, body FROM facts ORDER BY rowid"
         ):
             ref = Ref(kind, namespace, name)
+            # A fact has no uid: the node alone makes it, and its version is a hash of its content.
             self._newest[ref], self._stored[ref] = version, Object(ref, Stamp("", version), body)
             if acked:
                 self._acked.add(ref)

@@ -69,6 +69,24 @@ async def test_an_earlier_stream_that_does_not_end_is_stopped(monkeypatch: pytes
     assert earlier.status == Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", Peer.origin)
 
 
+async def test_a_stream_waits_for_the_earlier_one_also_if_one_between_them_has_ended() -> None:
+    hub = Hub()
+    earlier = (await hub.link()).open(Kind.FACTS, b"old")
+    await settle()
+    between = (await hub.link()).open(Kind.FACTS, b"between")
+    await settle()
+    between.cancel()
+    await settle()
+    (await hub.link()).open(Kind.FACTS, b"new")
+    await settle()
+    await earlier.send(b"old and late")
+    await settle()
+    assert hub.heard == [b"old", b"old and late"]
+    earlier.cancel()
+    await settle()
+    assert hub.heard == [b"old", b"old and late", b"new"]
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_streams_that_are_cancelled_while_they_wait_hold_up_nobody(order: tuple[int, int]) -> None:
     hub = Hub()
