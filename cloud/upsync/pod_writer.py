@@ -109,10 +109,7 @@ def _in_words(status: Body) -> list[Body]:
 
 
 def _merged(pod: Body, told: list[Body], now: str) -> list[Body] | None:
-    """All conditions of a pod with the told ones; None if the pod has them already.
-
-    All: a merge patch replaces the whole list.
-    """
+    """All conditions of a pod, because a patch replaces the list, with the told ones; None if it has them already."""
     there = part(pod, "status").get("conditions") or ()
     known = {it.get("type"): it for it in there}
     new: dict[str, Body] = {}
