@@ -41,8 +41,8 @@ def missing(loadgen: Command) -> str:
 
 _KEY_MAKER = """
 from edge.identity.key_maker import answer
-from edge.identity.keys import Ask
-answer(Ask(b"", b"", False))
+from edge.identity.keys import AskForRequest
+answer(AskForRequest(b"", b"", False))
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 """
 

@@ -11,6 +11,7 @@ import pytest
 from cloud.kube.client import KubeError, Resource
 from cloud.sources.cluster.on_demand import REFRESH_S, OnDemand, SecretReader
 from common.objects.objects import Ref
+from common.observe import logs
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle
 
@@ -203,3 +204,26 @@ async def test_what_nobody_foresaw_takes_nothing_away_and_brings_nothing_back(cl
     await cluster.turn(10 * REFRESH_S)
     assert len(cluster.api.asked) == asked
     assert cluster.reader.problems() == []
+
+
+async def test_a_read_that_fails_is_no_line_of_the_node_that_used_the_object_first(
+    cluster: ReadOnDemand,
+) -> None:
+    """Else the node's allowance of log lines would hold back what the hub's own rights cause."""
+    peers: list[str | None] = []
+
+    class Getter(SecretReader):
+        async def get(self, ref: Ref) -> tuple[dict[str, Any] | None, float]:
+            peers.append(logs._peer.get())
+            return await super().get(ref)
+
+    reader = OnDemand(Getter(cluster.api), cluster._note, later=cluster._later)
+
+    async def stream() -> None:
+        logs.bind_peer("edge n1")
+        reader.use(SECRET)
+
+    await asyncio.create_task(stream())
+    await settle()
+    assert peers == [None]
+    await reader.close()

@@ -14,6 +14,7 @@ Rules:
 
 import logging
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Final, Protocol
 
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find
@@ -74,6 +75,7 @@ class OnDemand:
         self._getter, self._found = getter, found
         self._queue: WorkQueue[Ref] = WorkQueue(self._get, at_once=_AT_ONCE, later=later)
         self.close = self._queue.close
+        self._context = copy_context()  # of the reads: their log lines are not of the node that used an object first
         self._uses: dict[Ref, object] = {}  # a mark of the last `use` of each object
         self._known: set[Ref] = set()
         self._failures: dict[Ref, int] = {}
@@ -81,7 +83,7 @@ class OnDemand:
 
     def use(self, ref: Ref) -> None:
         self._uses[ref] = object()
-        self._queue.add(ref)
+        self._context.run(self._queue.add, ref)
 
     def release(self, ref: Ref) -> None:
         self._queue.discard(ref)
