@@ -4,8 +4,8 @@ A `Call` is the receiver of two streams (`common.session.receiver.Receiver`): th
 
 * A hub that stops refuses every call whose request comes from then on. A proxy driver may call only its own driver,
   and only the controller side of CSI.
-* `cloud.placement` decides where it goes. A call that is pinned to a node passes as bytes. Out of some the hub takes
-  the bridge's own parameters of a StorageClass (`cloud.calls.class_parameters`).
+* `cloud.placement` decides where it goes. A call that is pinned to a node passes as bytes. From some requests the hub
+  removes the bridge's own parameters of a StorageClass (`cloud.calls.class_parameters`).
 * The credit of a message goes back once the message has left the hub. So each side sends at the pace of its reader.
 * A ControllerUnpublishVolume passes the mount guard when its node is known (`cloud.detach.mount_guard`).
 * If the caller leaves, the hub cancels the call at the node, and the agent decides whether the work goes on. If the
@@ -14,13 +14,13 @@ A `Call` is the receiver of two streams (`common.session.receiver.Receiver`): th
 
 A create, and a call that ends something, is recorded besides (`cloud.claims.claims`):
 
-* `Keeping.FIRST`: the name is in the records before the call is sent, and the things that a create has made before the
-  caller gets the success.
-* `Keeping.LATE`, the exemption that `claims` describes: the call is sent and answered at once, and the hub does not
-  read an answer of the usual size. If nobody takes it, the records get the things in it.
+* `Keeping.FIRST`: the name is recorded before the call is sent, and the things that a create made before the caller
+  gets the success.
+* `Keeping.LATE`, the exemption in `claims`: the call is sent and answered at once, and the hub reads no answer of the
+  usual size. If the caller does not acknowledge the answer, its things are recorded.
 * `Keeping.OPEN`, for a driver with an elected node: as FIRST, and the book keeps no ids.
-* A create never hands on the id of a thing that another node has made (`foreign_ids`), except where several nodes reach
-  the same storage. The create stays in doubt, and this node does not get the id.
+* A create never hands on the id of a thing that another node has made (`foreign_ids`): the create stays in doubt, and
+  this node does not get the id. This does not hold where several nodes reach the same storage.
 * A create hands on one message, and only if the hub can read it (but for LATE): a caller that reads more than the hub
   would get an id that the hub has not checked. Its ids have a largest size, because the records keep them.
 * A caller that leaves before the call is sent stops it. A write that has begun goes on.
@@ -94,8 +94,9 @@ class Calls:
 class Call(Account, Receiver):
     """One call. It is its own account. `begin` it with its request.
 
-    The end of either side is the end of the call; later calls from the other one do nothing. The caller's stream tells
-    `left` and `released`, the node's `took`, `ended` and `failed`, and either of them `writable`.
+    The call ends when either stream ends. Later callbacks of the other stream do nothing, except that `released` tells
+    the node's stream whether the caller got the answer. The caller's stream calls `left` and `released`, the node's
+    `took`, `ended` and `failed`, both `writable`.
     """
 
     __slots__ = (
@@ -282,6 +283,7 @@ class Call(Account, Receiver):
         if self._is_over:
             return
         self._is_over = True
+        # Open: it went to a node that has answered nothing, so `NodeCalls` goes on counting its age.
         is_open = self._task is not None or (self._owed < 0 and self._visit is not None and self._status is None)
         is_open = is_open and not self.response_bytes
         self._calls.counts.ended(self, None, request=self._key, is_open=is_open)
@@ -326,7 +328,7 @@ class Call(Account, Receiver):
     def _tell(self, status: Status, message: bytes | None) -> None:
         if message is not None:
             self.response_bytes += len(message)
-        if status.origin == Origin.UNSENT:  # for the hub alone
+        if status.origin == Origin.UNSENT:  # UNSENT means something only to the hub
             status = replace(status, origin=Origin.EDGE)
         try:
             self._link.end(self._frame.stream, status, message)
@@ -426,7 +428,7 @@ class Call(Account, Receiver):
         try:
             if end.exception() is not None:
                 self._calls.placement.claims.check(end, self._ask.driver, claim)
-        except Exception as error:  # the caller gets it, and logs a bug
+        except Exception as error:  # `_fail` sends it to the caller, and logs it if it is a bug
             if self._is_over and not isinstance(error, CallError):
                 log.exception("the outcome of %s was not recorded, and its caller has left", self.method)
             self._fail(error)

@@ -11,7 +11,8 @@ are one step: no other call of this hub can come between, and the records keep o
 Rules:
 
 * Memory gets each change at once. `_write` returns the end of its write, for callers that wait; `_put` is retried.
-* A write may leave the first few of its records: each order is such that these alone are safe, and says why.
+* A failed write may have written the first few of its records. Each write orders them so that this is safe, and a
+  comment says why where that is not plain.
 * A call that the hub places is in the records before it is sent, and its final answer before the caller gets it. So a
   name costs two writes, and one more when its thing is deleted. If the second one fails, the name stays open in the
   records, and the caller asks again.
@@ -65,7 +66,7 @@ class Claims:
         # the last election of each driver, as it is known to be in the records.
         self.elections = dict(records.take(RecordKind.ELECTION, _read_election))
         self._books: defaultdict[str, Book] = defaultdict(Book)
-        # By driver and node: the names that an order to forget the node has changed, and the records have not.
+        # By driver and node: the names that `forget` changed in memory, and whose old rows the records may still have.
         self._unforgotten: dict[tuple[str, str], set[str]] = {}
         self._recent = Recent(now())
         found = records.take(RecordKind.CLAIM, _read)
@@ -74,7 +75,8 @@ class Claims:
                 self._load(self._books[key[0]], it)
             else:
                 self._books[key[0]].mark(*it)
-        for key, body, _ in found:  # what another row has now must not come back once that one is gone
+        # Rewrite a row whose thing stands in a newer row, else the thing comes back when the newer row is deleted.
+        for key, body, _ in found:
             if (present := self._as_it_is(key)).body != body:
                 records.put(present)
         records.watch(RecordKind.CLAIM, self._as_it_is, self._adopt)
@@ -186,7 +188,7 @@ class Claims:
         if error is None:
             return
         if claim is not None and (present := self.book(driver).claims.get(claim.name)) not in (None, claim):
-            self._put(driver, present)  # the node was forgotten meanwhile, and with it the open row
+            self._put(driver, present)  # the node was forgotten meanwhile: overwrite the open row
         if isinstance(error, WriteFailed):
             raise _not_kept(error) from error
         raise error
@@ -237,11 +239,12 @@ class Claims:
     def deleted(self, driver: str, node: str, things: Iterable[Thing], *, settles: bool) -> "asyncio.Future[None]":
         """Record that a node has deleted things. Returns the end of the write, for `check`.
 
-        An operator's deletion `settles` a conflict: an id that other nodes have as well, and this node according to its
-        list only, or not even to its list, is theirs alone from now on.
+        `settles` is set for an operator's deletion. If other nodes have the id too, and this node has sent a list, and
+        has the id by that list at most, only the list entry goes. No deletion is recorded, so the id is the other
+        nodes' alone.
 
-        An id that the node was not known to have leaves nothing if it is long, or if the driver had `MOST_GONE`
-        deletions within the last hour: callers can invent any number of those.
+        An id that the node was not known to have is not recorded if it is too long, or if the driver had `MOST_GONE`
+        deletions within the last hour: callers can invent any number of ids.
         """
         book, now, touched, is_unlisted = self._books[driver], self.now(), list[Claim](), False
         for thing in things:
@@ -260,7 +263,8 @@ class Claims:
             self._put(driver, claim)
         if is_unlisted and book.mark_lists(node):
             self._put_mark(driver, node)
-        return self._write(driver, touched)  # in any order: a thing that the records still have is at this node, too
+        # in any order: a thing that the records still have is still placed at this node
+        return self._write(driver, touched)
 
     async def listed(
         self, driver: str, node: str, kind: str, things: Collection[Thing], *, began: float, at: float
@@ -310,7 +314,9 @@ class Claims:
     # ---- everything of a node ----------------------------------------------------------------------------------------
 
     def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> Coroutine[Any, Any, None]:
-        """Forget everything of a node, or of one driver there, at once. The rest waits for the disk.
+        """Forget everything of a node, or of one driver there.
+
+        Memory forgets when this is called; the coroutine waits for the records.
 
         If it had things, the hub notes that (`Mark.FORGOTTEN`), unless they are given up: then it drops such a note.
 
@@ -329,7 +335,7 @@ class Claims:
             names[its] = {claim.name for claim in claims} | self._unforgotten.setdefault((its, node), set())
             rows += [self._as_it_is((its, name)) for name in names[its]]
             (dropped if mark is None else noted).append(_changed_mark(its, node, mark))
-        # A note comes first and goes last: with it, no call takes the node's things for things that nobody has.
+        # The mark is set first and dropped last: while it stands, no call is told that the node's things do not exist.
         end = self._records.write([*noted, *rows, *dropped])
         end.add_done_callback(partial(self._forgot, node, names))
         return _written(end)
@@ -379,10 +385,11 @@ class Claims:
         self._records.put(_changed_mark(driver, node, self.book(driver).marks.get(node)))
 
     def _adopt(self, key: Key, body: Body) -> bool:
-        """Take a claim that a hub before this one has written late: its create of local storage may be under way.
+        """Take a row that an earlier hub wrote after this hub had read the records.
 
-        That of any other call goes, and of a create of shared storage: a second node does no harm with it, and its
-        caller does not ask again if it has had its answer since. Returns False if another node has the name.
+        An open create of local storage is kept: its node may still carry it out. Any other open call, and an open
+        create of shared storage, is dropped: a second node does no harm there, and if kept it could stay open for ever,
+        because a caller that has its answer does not retry. Returns False if another node's claim has the name.
         """
         driver, name = key
         _, _, late = _read(key, body)

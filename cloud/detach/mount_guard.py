@@ -12,17 +12,17 @@ Rules:
 * It also passes if the node's agent has surely fenced the volume by its own clock. The agent must have told that it has
   staged the volume and fences it (`common.objects.offline_policy`), and the PersistentVolume must ask for that now.
   While the agent stages it, a driver may mount it at any moment. The hub has the agent's word in its records.
-* This time is counted from the end of the node's last link, or from the start of this hub: the hub has answered no ping
-  of the agent after that. To it the hub adds the agent's lease, and the time of the watchdog that resets the node's
-  machine if its agent does not fence. The clock stands still while the hub's machine is suspended, so the wait only
-  becomes longer. The hub cannot know whether the node's machine stood still as a whole: an agent fences only if its
-  operator has said that it never does (`edge.fencing`).
+* The wait begins when the node's last link ended, or when this hub started: the hub has answered no ping of the agent
+  since. It lasts the agent's lease, plus the time of the watchdog that resets the node's machine if its agent does not
+  fence. The clock stands still while the hub's machine is suspended, so the wait only becomes longer. The hub cannot
+  know whether the node's machine stood still as a whole: an agent fences only if its operator has said that it never
+  does (`edge.fencing`).
 * The call names a node by the vendor's id. The VolumeAttachments of the volume say which nodes that may be, and no
   node can write these. Without one, every node that may have the id counts. If several remain, all of them must be
   free: the hub does not guess.
 * A node that the hub and the cluster know nothing of holds nothing back. It has no name to wait for or to fence, and
   nobody would ever free its volumes: an administrator has deleted its Node, or let the hub forget it.
-* If the node would serve the call itself and has no link, the guard is silent: the call reaches nobody.
+* The guard lets the call pass if the node itself would serve it and has no link: it cannot be sent anyway.
 """
 
 import logging
@@ -58,11 +58,12 @@ _MOST_REMEMBERED = 1_000
 class VolumeView(NamedTuple):
     """The hub's knowledge of a volume on a node."""
 
-    was_in_use: bool  # by an earlier machine of this name, and nobody has said that this one is off
+    # an earlier machine of this node name had it in use, and no operator has said that the earlier machine is off.
+    was_in_use: bool
     absence: str  # how the node is away; empty if it is not
     is_given_up: bool  # an operator has fenced the node, or its Node has the taint out-of-service
     is_mounted: bool | None  # None: not known
-    is_wanted: bool  # a pod that goes on, on this node, mounts the volume
+    is_wanted: bool  # a pod on this node that has not ended, and is not being deleted, mounts the volume
     tells_all: bool  # a node that is not away would have told that it uses the volume
 
 
@@ -153,7 +154,7 @@ class MountGuard:
         told, name, left = self._mounts.told_fence(node), name_in_use(driver, volume), self._nodes.left(node)
         if told is not None and name in told.staging:
             return "; its agent has not told how a call ended that may mount it, so it does not go by time"
-        # Nobody knows when the link of a node ended that is being forgotten.
+        # The end of the link is not known for a node that is being forgotten.
         if told is None or name not in told.staged or left is None or not self._nodes.knows(node):
             return f"; {ANNOTATION}: {FENCE} does not count, because its agent has not told that it fences the volume"
         bound_s = told.lease_s * DRIFT + told.watchdog_s * WATCHDOG_DRIFT + RESET_S

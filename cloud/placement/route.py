@@ -41,16 +41,16 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
                            6. the only node, if no topology is requested
                            7. refuse
     local, about ids       the node that has all of them (`find`); several nodes: refuse
-    local deletion of      the first node that may have it by its PersistentVolume: the vendor there answers, and the
-    what no node has       hub records nothing. Only with a list of every node of the driver that began after the call
-                           had first come. Refuse (`no_place`) while a node is away or cannot list, records are lost, a
+    local deletion of a    the first node that may have it by its PersistentVolume: the vendor there answers, and the
+    thing that no node has hub records nothing. Only when every node of the driver has sent a list that began after the
+                           call first came. Refuse (`no_place`) while a node is away or cannot list, records are lost, a
                            node was forgotten with its things, a create is open, or if the call has Secrets
-    local GetCapacity      the only connected node in the topology, without one of all nodes, but for those that lack
-                           it. None or several: `AskAll`. Refuse if a node's topology is not known, or
-                           if records are lost
-    local list of all      the node of its page and the next ones (`AskAll`); a node has things of the driver and has
-                           not reported it, or records are lost: refuse (`not_listed`, `knowledge_lost`). The
-                           only node, if there is one. The token is of no list: refuse (`token_unknown`)
+    local GetCapacity      the connected nodes in the topology (without one: of all nodes) that have the capability.
+                           One: this node; none or several: `AskAll`. Refuse if all lack the capability, records are
+                           lost, or no node is in the topology and one has not told its own
+    local list of all      `AskAll`: the page's node and the next ones; with one node, this node. Refuse if a node has
+                           things of the driver and has not reported it (`not_listed`), records are lost
+                           (`knowledge_lost`), or the token is of no list (`token_unknown`)
     local, about no id     the only node; several nodes: refuse, as one node's answer would look complete
 
 If the hub chooses the node, or an operator sends the create by hand, the hub claims the name before it sends the
@@ -111,7 +111,7 @@ def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str,
 
 
 def route(ask: Ask, now: View) -> Send | AskAll:
-    """Decide where a call goes. Raises ListsNeeded, or CallError: nowhere."""
+    """Decide where a call goes. Raises ListsNeeded, or CallError if no node may get it."""
     name = ask.name
     if len(name) > LONGEST_CHARS:
         _check_name(ask)
@@ -315,7 +315,8 @@ def _node_for_deletion(ask: Ask, now: View, needed: ListsNeeded) -> str:
 def _why_uncertain(ask: Ask, now: View, silent: Sequence[str]) -> str:
     """Why a node may have a thing although no list tells it; empty: none of these reasons.
 
-    `silent` are nodes that cannot be asked for a list.
+    Returns the end of the sentence `the hub has no record of it, and …`. `silent` are nodes that cannot be asked for a
+    list.
     """
     book, fleet = now.book, now.fleet
     if now.loss:

@@ -8,12 +8,13 @@ Rules:
   Node. A changed `allocatable` stays while the capacity is the same.
 * The labels and taints of `cloud.kube.node_marks` are only in the request that makes the Node: an operator's later
   changes stay.
-* An existing label with another value stays. The hub sets no label from a fact that a kubelet may not set either (the
-  NodeRestriction admission), and of the bridge's own only `csi-bridge.io/node`: pods of the bridge go by the others.
+* An existing label with another value stays. From a fact the hub sets no label that a kubelet may not set
+  (NodeRestriction), and of the bridge's own labels only `csi-bridge.io/node`: the bridge's DaemonSets and pods select
+  nodes by the others.
 * The value of `csi-bridge.io/node` is the node's own name: with another one the node would get that node's pods and
   Secrets.
-* The only annotation that comes from the node has the drivers' node ids. Ids of unreported drivers stay, unless the hub
-  wrote them.
+* The only annotation taken from a fact has the drivers' node ids. Ids of unreported drivers stay, unless the hub wrote
+  them.
 * If the node has no fact any more, its labels and `volumesInUse` stay: they may still be right.
 """
 
@@ -80,7 +81,7 @@ class NodeWriter(Writer):
 
     async def _write_in_use(self, node: str, found: Body, fact: Mapping[str, Any]) -> Body:
         told, there = in_use(fact), in_use(found)
-        self._in_use.note(node, set(told).intersection(there))  # these stand there even if the request fails
+        self._in_use.note(node, set(told).intersection(there))  # these are in the Node even if the request fails
         if told != there:
             found = await self._write_status(node, found, {"volumesInUse": told})
             self._in_use.note(node, told)
@@ -97,8 +98,9 @@ class _Change:
         self._node, self._found, self._fact = node, found, fact
 
     def metadata(self) -> Body:
+        """The labels and annotations to change. Fills `problems`."""
         parts = {"labels": self._labels(), "annotations": self._annotations()}
-        return {name: part for name, part in parts.items() if part}
+        return {name: changed for name, changed in parts.items() if changed}
 
     def _labels(self) -> Body:
         there = self._found["metadata"].get("labels") or {}
