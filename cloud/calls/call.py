@@ -34,13 +34,13 @@ from functools import partial
 from cloud.calls.class_parameters import OWN, without_own
 from cloud.calls.node_calls import NodeCalls
 from cloud.claims.claim import Attempt, Claim
-from cloud.claims.requests import LONGEST_CHARS, NOTHING_MADE, made, settled_with
+from cloud.claims.requests import LONGEST_CHARS, NOTHING_MADE, settled_with, things_in
 from cloud.detach.mount_guard import MountGuard
 from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.question import Question
 from cloud.nodes.visit import Visit
 from cloud.placement import outcome
-from cloud.placement.decisions import Ask, AskAll, Keeping, Segment, Send
+from cloud.placement.decisions import AskAll, CallInfo, Keeping, Route, Segment
 from cloud.placement.placement import Placement
 from cloud.placement.segment import placed_answer, without_topology
 from cloud.trust.admission import Role, foreign_driver
@@ -100,9 +100,9 @@ class Call(Account, Receiver):
     """
 
     __slots__ = (
-        "_answers", "_ask", "_attempt", "_calls", "_deadline", "_frame", "_is_checked", "_is_over", "_key", "_link",
-        "_made", "_message", "_number", "_owed", "_request", "_send", "_status", "_task", "_timeout_s",
-        "_visit",
+        "_attempt", "_calls", "_deadline", "_frame", "_info", "_is_checked", "_is_over", "_key", "_link", "_made",
+        "_message", "_number", "_request", "_request_credit", "_route", "_status", "_task", "_timeout_s",
+        "_unreturned_sizes", "_visit",
     )  # fmt: skip
 
     def __init__(self, calls: Calls, link: Link, frame: Open, deadline: float | None) -> None:
@@ -111,19 +111,19 @@ class Call(Account, Receiver):
         super().__init__(calls.accounts, frame.subject, frame.method, frame.call, frame.node, timeout_s=timeout_s)
         self._calls, self._link, self._frame, self._deadline = calls, link, frame, deadline
         self._key = 0  # the same for every try of the call
-        self._owed = -1  # the size of the request if its credit has not gone back to the caller; -1: it has
+        self._request_credit = -1  # the size of the request if its credit has not gone back to the caller; -1: it has
         # Whether the call may pass. Before, an error is not the node's, although the caller may have named one.
         self._is_checked = False
         self._is_over = False  # whether the caller has an end, or has left
         self._task: asyncio.Task[None] | None = None  # asks the nodes, if the hub answers itself
-        self._ask: Ask
-        self._send: Send
+        self._info: CallInfo
+        self._route: Route
         self._request = b""  # the request, while it waits for its claim
         # The link of the node, from the sending of the call until the caller releases it.
         self._visit: Visit | None = None
         self._number = 0  # the stream on it; 0: nothing was sent
         self._timeout_s: float | None = None
-        self._answers: list[int] = []  # the sizes of the node's messages whose credit has not gone back
+        self._unreturned_sizes: list[int] = []  # the sizes of the node's messages whose credit has not gone back
         self._status: Status | None = None  # the node's status
         # Its message, while the outcome is recorded; of a LATE call until it is released.
         self._message: bytes | None = None
@@ -133,7 +133,7 @@ class Call(Account, Receiver):
     def begin(self, request: bytes) -> None:
         """Decide where the call goes, and send it there, at once or when the records show its name."""
         calls, link, driver, method = self._calls, self._link, self.driver, self.method
-        self._owed = self.request_bytes = len(request)
+        self._request_credit = self.request_bytes = len(request)
         self._key = hash(request[:_KEY_BYTES])
         refusal: CallError | None = None
         if calls.is_draining:
@@ -149,19 +149,19 @@ class Call(Account, Receiver):
         try:
             if OWN in request:
                 request = without_own(method, request)
-            self._ask, found = calls.placement.decide(
-                driver, method, request, wanted=self._frame.node, mode=link.context.placement
+            self._info, found = calls.placement.decide(
+                driver, method, request, named_node=self._frame.node, mode=link.context.placement
             )
             if isinstance(found, AskAll):
                 self._ask_all(found, request)
                 return
-            self._send = found
+            self._route = found
             if method == UNPUBLISH:
                 calls.guard.check(driver, request, found.node)
             calls.counts.goes_to(self, found.node)
             visit = calls.nodes.reach(found.node, driver)
             self._request = request
-            if self._ask.name:
+            if self._info.name:
                 self._claim(visit)
             else:
                 self._carry(visit)
@@ -171,29 +171,29 @@ class Call(Account, Receiver):
             self._fail(error)
 
     def _claim(self, visit: Visit) -> None:
-        ask, send, claims = self._ask, self._send, self._calls.placement.claims
-        lease_s, machine, over = send.terms
-        attempt = claims.begin(ask.driver, ask.name, send.node, lease_s=lease_s, machine=machine, over=over)
+        info, route, claims = self._info, self._route, self._calls.placement.claims
+        lease_s, machine, over = route.terms
+        attempt = claims.begin(info.driver, info.name, route.node, lease_s=lease_s, machine=machine, over=over)
         self._attempt = attempt
-        end = claims.claim(ask.driver, attempt) if send.keeping is not Keeping.LATE else None
-        if end is not None:
-            end.add_done_callback(self._claimed)
+        write = claims.claim(info.driver, attempt) if route.keeping is not Keeping.LATE else None
+        if write is not None:
+            write.add_done_callback(self._claimed)
         else:
             self._carry(visit)
 
-    def _claimed(self, end: asyncio.Future[None]) -> None:
+    def _claimed(self, write: asyncio.Future[None]) -> None:
         if self._attempt is None:  # the caller has left
             return
         try:
-            self._calls.placement.claims.confirm(self._ask.driver, self._attempt, end)
-            self._carry(self._calls.nodes.reach(self._send.node, self._ask.driver))
+            self._calls.placement.claims.confirm(self._info.driver, self._attempt, write)
+            self._carry(self._calls.nodes.reach(self._route.node, self._info.driver))
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self._fail(error)
 
     def _carry(self, visit: Visit) -> None:
-        send, deadline = self._send, self._deadline
+        route, deadline = self._route, self._deadline
         request, self._request = self._request, b""
-        if send.segment is Segment.ADDED:
+        if route.segment is Segment.ADDED:
             request = without_topology(self.method, request)
         if deadline is not None:
             self._timeout_s = before_the_caller(max(0.001, deadline - self._link.loop.time()))
@@ -206,43 +206,43 @@ class Call(Account, Receiver):
                 request,
                 subject=self.driver,
                 method=self.method,
-                node=send.node,
+                node=route.node,
                 call=self.call_id,
                 timeout_s=self._timeout_s,
-                epoch=send.epoch,
+                epoch=route.epoch,
                 is_unary=self.method in UNARY,
             )
         except (Overloaded, TunnelClosed) as error:
             raise visit.not_sent(error) from error
         self._visit, self._number = visit, number
         visit.calls[self.driver] += 1
-        if self._owed >= 0 and not visit.link.unsent(number):  # else `writable` follows
-            owed, self._owed = self._owed, -1
-            self._link.consumed(self._frame.stream, owed)
+        if self._request_credit >= 0 and not visit.link.unsent(number):  # else `writable` follows
+            credit, self._request_credit = self._request_credit, -1
+            self._link.consumed(self._frame.stream, credit)
 
     def _ask_all(self, ask_all: AskAll, request: bytes) -> None:
         timeout_s = None
         if self._deadline is not None:
             timeout_s = max(0.001, self._deadline - self._link.loop.time())
-        if len(ask_all.sends) == 1:
-            self._calls.counts.goes_to(self, ask_all.sends[0].node)
+        if len(ask_all.routes) == 1:
+            self._calls.counts.goes_to(self, ask_all.routes[0].node)
         question = Question(self.driver, self.method, request, self.call_id, timeout_s)
         self._task = self._link.loop.create_task(self._answer(question, ask_all), name=f"call {self.call_id}")
         self.writable()
 
     async def _answer(self, question: Question, ask_all: AskAll) -> None:
         try:
-            status, message = await self._calls.placement.answer(question, self._ask, ask_all)
+            status, message = await self._calls.placement.answer(question, self._info, ask_all)
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self._fail(error)
         else:
-            self._tell(status, message)
+            self._finish(status, message)
 
     # ---- the node's stream
 
     def took(self, message: bytes) -> None:
         """Pass a message of the answer on that is not the last one of a unary answer."""
-        self._answers.append(len(message))
+        self._unreturned_sizes.append(len(message))
         self.response_bytes += len(message)
         try:
             message = self._checked(message, is_only=False)
@@ -253,27 +253,27 @@ class Call(Account, Receiver):
 
     def ended(self, status: Status, message: bytes | None) -> None:
         """Pass the end of the answer on as soon as the outcome is recorded, with its last message if there is one."""
-        self._status, end = status, None
+        self._status, write = status, None
         if message is not None:
-            self._answers.append(len(message))
-        if self._send.keeping is not Keeping.NEVER or self._send.segment is not Segment.AS_IS:
+            self._unreturned_sizes.append(len(message))
+        if self._route.keeping is not Keeping.NEVER or self._route.segment is not Segment.AS_IS:
             try:
                 if message is not None:
                     message = self._message = self._checked(message, is_only=True)
                 claim = self._attempt.claim if self._attempt is not None else None
-                end = self._record(status)
+                write = self._record(status)
             except Exception as error:  # noqa: BLE001  # the caller gets it
                 self._fail(error)
                 return
-            if end is not None:
-                end.add_done_callback(partial(self._recorded, claim))
+            if write is not None:
+                write.add_done_callback(partial(self._recorded, claim))
                 return
-        self._tell(status, message)
+        self._finish(status, message)
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
         assert self._visit is not None
         if self._attempt is not None:
-            self._end(in_doubt=True if isinstance(error, CallTimeout) or error.sent else None)
+            self._end_attempt(in_doubt=True if isinstance(error, CallTimeout) or error.sent else None)
         self._fail(self._visit.fault(error, self.driver, self._timeout_s))
 
     # ---- the caller's stream
@@ -284,7 +284,9 @@ class Call(Account, Receiver):
             return
         self._is_over = True
         # Open: it went to a node that has answered nothing, so `NodeCalls` goes on counting its age.
-        is_open = self._task is not None or (self._owed < 0 and self._visit is not None and self._status is None)
+        is_open = self._task is not None or (
+            self._request_credit < 0 and self._visit is not None and self._status is None
+        )
         is_open = is_open and not self.response_bytes
         self._calls.counts.ended(self, None, request=self._key, is_open=is_open)
         self.leave()
@@ -292,17 +294,17 @@ class Call(Account, Receiver):
 
     def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
         """Release the answer at the node, or stop waiting for it there."""
-        if self._owed >= 0:
-            owed, self._owed = self._owed, -1
-            self._link.consumed(self._frame.stream, owed)
+        if self._request_credit >= 0:
+            credit, self._request_credit = self._request_credit, -1
+            self._link.consumed(self._frame.stream, credit)
         visit, self._visit = self._visit, None
         if visit is None:
             if self._task is not None:
                 self._task.cancel()
             elif self._attempt is not None:  # it waits for its claim
-                self._end(in_doubt=None)
+                self._end_attempt(in_doubt=None)
             return
-        for size in self._answers:
+        for size in self._unreturned_sizes:
             visit.link.consumed(self._number, size)
         visit.calls[self.driver] -= 1
         if self._status is not None:
@@ -317,15 +319,16 @@ class Call(Account, Receiver):
     def writable(self) -> None:
         """Give back the credit of sent bytes: of the request to the caller, of the answer so far to the node."""
         visit = self._visit
-        if self._owed >= 0 and (visit is None or not visit.link.unsent(self._number)):  # else `writable` follows
-            owed, self._owed = self._owed, -1
-            self._link.consumed(self._frame.stream, owed)
-        if self._answers and visit is not None and not self._link.unsent(self._frame.stream):
-            for size in self._answers:
+        # else `writable` follows
+        if self._request_credit >= 0 and (visit is None or not visit.link.unsent(self._number)):
+            credit, self._request_credit = self._request_credit, -1
+            self._link.consumed(self._frame.stream, credit)
+        if self._unreturned_sizes and visit is not None and not self._link.unsent(self._frame.stream):
+            for size in self._unreturned_sizes:
                 visit.link.consumed(self._number, size)
-            self._answers.clear()
+            self._unreturned_sizes.clear()
 
-    def _tell(self, status: Status, message: bytes | None) -> None:
+    def _finish(self, status: Status, message: bytes | None) -> None:
         if message is not None:
             self.response_bytes += len(message)
         if status.origin == Origin.UNSENT:  # UNSENT means something only to the hub
@@ -347,7 +350,7 @@ class Call(Account, Receiver):
         if not isinstance(error, CallError):
             log.error("a call failed: %s", self._frame, exc_info=error)
             if self._attempt is not None and self._attempt.number and self._visit is None:  # it may have been sent
-                self._end(in_doubt=True)
+                self._end_attempt(in_doubt=True)
         status = status_of(error, Origin.HUB)
         is_of_node = self._is_checked and isinstance(error, CallError) and not isinstance(error, VolumeHeld)
         is_open = isinstance(error, CallTimeout | LinkLost) and not self.response_bytes
@@ -364,70 +367,70 @@ class Call(Account, Receiver):
         Raises:
             CallError: it is one of a create, and unreadable, too large, or not the only one.
         """
-        ask, send, why = self._ask, self._send, ""
+        info, route, why = self._info, self._route, ""
         if self._attempt is not None:
             if not is_only:
                 why = "more than one message"
-            elif send.keeping is not Keeping.LATE or len(message) > LONGEST_CHARS:  # a smaller one has no large ids
+            elif route.keeping is not Keeping.LATE or len(message) > LONGEST_CHARS:  # a smaller one has no large ids
                 why = self._read(message)
             if why:
-                self._end(in_doubt=True)
-                raise answer_refused(ask.driver, ask.name, send.node, why)
-        return message if send.segment is Segment.AS_IS else placed_answer(ask.method, send, message)
+                self._end_attempt(in_doubt=True)
+                raise answer_refused(info.driver, info.name, route.node, why)
+        return message if route.segment is Segment.AS_IS else placed_answer(info.method, route, message)
 
     def _read(self, message: bytes) -> str:
         """Read the things that the answer to a create names. Returns why the hub cannot read it; empty if it can."""
-        ask, chars = self._ask, 0
+        info, chars = self._info, 0
         try:
-            found = made(ask.method, message)
+            found = things_in(info.method, message)
         except ValueError as error:
             return f"a message that the hub cannot read ({error})"
         for thing in found.things:
             chars += len(thing.id)
-        if chars > LONGEST_CHARS * (1 + len(ask.asked.things)):
+        if chars > LONGEST_CHARS * (1 + len(info.fields.things)):
             return f"ids of {chars} characters, and CSI allows 128 bytes for each"
         self._made = found
         return ""
 
     def _record(self, status: Status) -> asyncio.Future[None] | None:
-        """Record the outcome. Returns the end of the write, if the caller has to wait for it.
+        """Record the outcome. Returns the write, if the caller has to wait for it.
 
         Raises:
             CallError: the call succeeded with the id of a thing that another node has, or a volume for another one; or
                 it failed with an error that the caller must not get (`outcome.must_wait`).
         """
-        ask, send, attempt, claims = self._ask, self._send, self._attempt, self._calls.placement.claims
+        info, route, attempt, claims = self._info, self._route, self._attempt, self._calls.placement.claims
         if attempt is None:
-            is_end = status.ok and send.ends and not ask.name
-            settles = send.keeping is Keeping.FIRST and not ask.is_placed
-            return claims.deleted(ask.driver, send.node, send.ends, settles=settles) if is_end else None
+            is_end = status.ok and route.ends and not info.name
+            settles = route.keeping is Keeping.FIRST and not info.is_placed
+            return claims.record_deleted(info.driver, route.node, route.ends, settles=settles) if is_end else None
         was_kept = attempt.claim.is_kept
-        if send.keeping is Keeping.OPEN:
+        if route.keeping is Keeping.OPEN:
             freed = self._settle(status)
         elif not status.ok:
             self._fail_create(attempt, status)
             freed = []
-        elif send.keeping is Keeping.LATE:  # `released` ends the attempt
+        elif route.keeping is Keeping.LATE:  # `released` ends the attempt
             return None
         else:
-            if ask.is_placed or send.has_own_ids:
-                foreign, book = self._calls.placement.foreign, claims.book(ask.driver)
+            if info.is_placed or route.has_own_ids:
+                foreign, book = self._calls.placement.foreign, claims.book(info.driver)
                 try:
-                    foreign.check(ask.driver, ask.name, send.node, book, self._made)
+                    foreign.check(info.driver, info.name, route.node, book, self._made)
                 except CallError:
-                    self._end(in_doubt=True)
+                    self._end_attempt(in_doubt=True)
                     raise
             self._attempt = None
-            return claims.made(ask.driver, attempt, send.node, self._made.things)
+            return claims.record_made(info.driver, attempt, route.node, self._made.things)
         # Nobody asks again after a final answer, so the records must not have the name as open then.
-        ended = [*freed, ask.name] if was_kept and not attempt.claim.is_kept else freed
-        return claims.written(ask.driver, ended) if ended else None
+        ended = [*freed, info.name] if was_kept and not attempt.claim.is_kept else freed
+        return claims.write_names(info.driver, ended) if ended else None
 
-    def _recorded(self, claim: Claim | None, end: asyncio.Future[None]) -> None:
+    def _recorded(self, claim: Claim | None, write: asyncio.Future[None]) -> None:
         """Tell the caller the end. The record goes on if the caller leaves."""
         try:
-            if end.exception() is not None:
-                self._calls.placement.claims.check(end, self._ask.driver, claim)
+            if write.exception() is not None:
+                self._calls.placement.claims.check(write, self._info.driver, claim)
         except Exception as error:  # `_fail` sends it to the caller, and logs it if it is a bug
             if self._is_over and not isinstance(error, CallError):
                 log.exception("the outcome of %s was not recorded, and its caller has left", self.method)
@@ -435,48 +438,48 @@ class Call(Account, Receiver):
             return
         if not self._is_over:
             assert self._status is not None
-            self._tell(self._status, self._message)
+            self._finish(self._status, self._message)
 
     def _settle(self, status: Status) -> list[str]:
         """Count the end of a call at an elected node. Returns the other names that are free now."""
-        claims, driver, is_create = self._calls.placement.claims, self._ask.driver, bool(self._ask.asked.name)
+        claims, driver, is_create = self._calls.placement.claims, self._info.driver, bool(self._info.fields.name)
         if status.ok:
             if self._message is not None and self._made.things:
-                claims.note_new(driver, self._send.node, self._ask.method, self._message)
-            self._end(in_doubt=is_create and not self._made.things)
+                claims.note_new(driver, self._route.node, self._info.method, self._message)
+            self._end_attempt(in_doubt=is_create and not self._made.things)
         else:
-            self._end(in_doubt=outcome.stays_open(status, is_create=is_create))
+            self._end_attempt(in_doubt=outcome.stays_open(status, is_create=is_create))
         if not status.ok or is_create:
             return []
-        others = {claim.name for claim in claims.book(driver).open_about(self._ask.name)} - {self._ask.name}
-        freed = settled_with(self._ask.name, others)
+        others = {claim.name for claim in claims.book(driver).open_about(self._info.name)} - {self._info.name}
+        freed = settled_with(self._info.name, others)
         claims.free(driver, freed)
         return freed
 
     def _fail_create(self, attempt: Attempt, status: Status) -> None:
-        ask, send = self._ask, self._send
-        in_doubt = outcome.leaves_doubt(status, ask, send, is_known=bool(attempt.claim.made_at))
+        info, route = self._info, self._route
+        in_doubt = outcome.leaves_doubt(status, info, route, is_known=bool(attempt.claim.made_at))
         if not in_doubt:
-            self._calls.placement.foreign.settle(ask.driver, ask.name, send.node)
-        self._end(in_doubt=in_doubt)
-        if outcome.must_wait(ask, send, is_open=attempt.claim.is_open, in_doubt=in_doubt):
-            raise name_elsewhere(ask.driver, ask.name, send.node, "a topology that this node does not have")
+            self._calls.placement.foreign.settle(info.driver, info.name, route.node)
+        self._end_attempt(in_doubt=in_doubt)
+        if outcome.must_wait(info, route, is_open=attempt.claim.is_open, in_doubt=in_doubt):
+            raise name_elsewhere(info.driver, info.name, route.node, "a topology that this node does not have")
 
     def _release(self, attempt: Attempt, *, is_taken: bool) -> None:
         """End an attempt. The records get the things of a LATE success that nobody took; else it is in doubt."""
-        claims, ask, node, message = self._calls.placement.claims, self._ask, self._send.node, self._message
+        claims, info, node, message = self._calls.placement.claims, self._info, self._route.node, self._message
         if is_taken:
             if message is not None:
-                claims.note_new(ask.driver, node, ask.method, message)
-            self._end(in_doubt=False)
-        elif message is not None and self._send.keeping is Keeping.LATE and not self._read(message):
+                claims.note_new(info.driver, node, info.method, message)
+            self._end_attempt(in_doubt=False)
+        elif message is not None and self._route.keeping is Keeping.LATE and not self._read(message):
             self._attempt = None
-            claims.untaken(ask.driver, attempt, node, self._made.things)
+            claims.record_untaken(info.driver, attempt, node, self._made.things)
         else:
-            self._end(in_doubt=True)
+            self._end_attempt(in_doubt=True)
 
-    def _end(self, *, in_doubt: bool | None) -> None:
+    def _end_attempt(self, *, in_doubt: bool | None) -> None:
         """Count the end of the attempt once: nothing more comes from the node, or nothing more counts."""
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
-            self._calls.placement.claims.end(self._ask.driver, attempt, in_doubt=in_doubt)
+            self._calls.placement.claims.end_attempt(self._info.driver, attempt, in_doubt=in_doubt)

@@ -55,7 +55,7 @@ class ReportStreams:
     async def serve_watch(self, stream: Stream) -> None:
         """Send a proxy driver the Identity and capabilities of its driver, now and at each change."""
         assert stream.opened is not None
-        driver, wanted = stream.opened.subject, stream.opened.node
+        driver, named_node = stream.opened.subject, stream.opened.node
         if driver != stream.link.peer.name:
             raise foreign_driver(stream.link.peer.name, driver)
         changed = asyncio.Event()
@@ -67,7 +67,7 @@ class ReportStreams:
         try:
             while True:
                 changed.clear()
-                told = await self._tell(stream, driver, wanted, told)
+                told = await self._tell(stream, driver, named_node, told)
                 await changed.wait()
         finally:
             watchers.discard(changed)
@@ -80,10 +80,12 @@ class ReportStreams:
             self._placement.changed(driver)
             self.changed(driver)
 
-    async def _tell(self, stream: Stream, driver: str, wanted: str, told: DriverReport | None) -> DriverReport | None:
+    async def _tell(
+        self, stream: Stream, driver: str, named_node: str, told: DriverReport | None
+    ) -> DriverReport | None:
         """Send a driver's report unless it is the one `told` before. Returns the report sent last."""
         try:
-            report = self._placement.report(driver, wanted, stream.link.context.placement)
+            report = self._placement.report(driver, named_node, stream.link.context.placement)
         except CallError:  # the next report or an operator may make one
             return told
         if report is None or report == told:

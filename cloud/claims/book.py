@@ -104,7 +104,7 @@ class Book:
         self.index(new)
         return new
 
-    def end(self, attempt: Attempt, *, in_doubt: bool | None) -> None:
+    def end_attempt(self, attempt: Attempt, *, in_doubt: bool | None) -> None:
         """Count the end of a call. `in_doubt`: it may have made something that no answer named.
 
         None: it made nothing and says nothing of earlier calls, because it was not sent, or because the vendor refused
@@ -143,7 +143,7 @@ class Book:
 
     # ---- ids ---------------------------------------------------------------------------------------------------------
 
-    def made(self, thing: Thing) -> list[str]:
+    def makers(self, thing: Thing) -> list[str]:
         return sorted(node for node, its in self.ids.get(thing, {}).items() if its.is_made)
 
     def deleted(self, thing: Thing) -> list[str]:

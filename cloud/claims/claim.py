@@ -131,7 +131,10 @@ def text_in(value: Any) -> str:  # of a record
 
 
 class Attempt:
-    """One call under a name. Get it from `Book.begin`, `send` it unless something prevents that, and `Book.end` it."""
+    """One call under a name.
+
+    Get it from `Book.begin`, `send` it unless something prevents that, and give it to `Book.end_attempt`.
+    """
 
     __slots__ = ("claim", "deletions", "number")
 

@@ -10,7 +10,7 @@ are one step: no other call of this hub can come between, and the records keep o
 
 Rules:
 
-* Memory gets each change at once. `_write` returns the end of its write, for callers that wait; `_put` is retried.
+* Memory gets each change at once. `_write` returns its write, for callers that wait; `_put` is retried.
 * A failed write may have written the first few of its records. Each write orders them so that this is safe, and a
   comment says why where that is not plain.
 * A call that the hub places is in the records before it is sent, and its final answer before the caller gets it. So a
@@ -67,7 +67,7 @@ class Claims:
         self.elections = dict(records.take(RecordKind.ELECTION, _read_election))
         self._books: defaultdict[str, Book] = defaultdict(Book)
         # By driver and node: the names that `forget` changed in memory, and whose old rows the records may still have.
-        self._unforgotten: dict[tuple[str, str], set[str]] = {}
+        self._outdated_rows: dict[tuple[str, str], set[str]] = {}
         self._recent = Recent(now())
         found = records.take(RecordKind.CLAIM, _read)
         for key, _, it in found:
@@ -77,9 +77,9 @@ class Claims:
                 self._books[key[0]].mark(*it)
         # Rewrite a row whose thing stands in a newer row, else the thing comes back when the newer row is deleted.
         for key, body, _ in found:
-            if (present := self._as_it_is(key)).body != body:
+            if (present := self._present_row(key)).body != body:
                 records.put(present)
-        records.watch(RecordKind.CLAIM, self._as_it_is, self._adopt)
+        records.watch(RecordKind.CLAIM, self._present_row, self._adopt)
         records.watch(RecordKind.ELECTION, lambda key: _changed_election(key[0], self.elections.get(key[0])))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class Claims:
 
     def knows(self, node: str, driver: str = "") -> bool:
         return any(
-            book.concerns(node) or (its, node) in self._unforgotten
+            book.concerns(node) or (its, node) in self._outdated_rows
             for its, book in self._books.items()
             if driver in ("", its)
         )
@@ -135,30 +135,30 @@ class Claims:
         return book.begin(name, node, self.now(), lease_s=lease_s, machine=machine)
 
     def claim(self, driver: str, attempt: Attempt) -> "asyncio.Future[None] | None":
-        """Let the records show that the call is open. Returns the end of the write, for `confirm`; None: they do."""
+        """Let the records show that the call is open. Returns the write, for `confirm`; None: they do."""
         claim = attempt.claim
         claim.is_kept = True
         return None if claim.is_confirmed else self._write(driver, [claim])
 
-    def confirm(self, driver: str, attempt: Attempt, end: "asyncio.Future[None]") -> None:
+    def confirm(self, driver: str, attempt: Attempt, write: "asyncio.Future[None]") -> None:
         """Note that the write of a claim has ended. The call may be sent then.
 
         Raises:
             CallError: the records do not show that the call is open, or the name is no longer the node's.
         """
         claim = attempt.claim
-        if end.exception() is not None:
-            self.check(end)
+        if write.exception() is not None:
+            self.check(write)
         if self.book(driver).claims.get(claim.name) is not claim:
             why = f"edge node {claim.node} was forgotten, or another one took over, while the call waited; retry it"
             raise no_place(driver, claim.name, why)
         claim.is_confirmed = True
 
-    def end(self, driver: str, attempt: Attempt, *, in_doubt: bool | None) -> None:
-        """Count the end of a call (`Book.end`). The records learn of a new doubt, or that the name is free."""
+    def end_attempt(self, driver: str, attempt: Attempt, *, in_doubt: bool | None) -> None:
+        """Count the end of a call (`Book.end_attempt`). The records learn of a new doubt, or that the name is free."""
         book, claim = self._books[driver], attempt.claim
         was_kept, is_ours = claim.is_kept, book.claims.get(claim.name) is claim
-        book.end(attempt, in_doubt=in_doubt)
+        book.end_attempt(attempt, in_doubt=in_doubt)
         if is_ours and claim.in_doubt and not claim.is_confirmed:
             claim.is_kept = True
             self._put(driver, claim)
@@ -174,17 +174,17 @@ class Claims:
                 book.index(claim)
                 self._put(driver, claim)
 
-    def written(self, driver: str, names: Iterable[str]) -> "asyncio.Future[None]":
-        """Write some names as memory has them now. Returns the end of the write, for `check`."""
-        return self._records.write([self._as_it_is((driver, name)) for name in names])
+    def write_names(self, driver: str, names: Iterable[str]) -> "asyncio.Future[None]":
+        """Write some names as memory has them now. Returns the write, for `check`."""
+        return self._records.write([self._present_row((driver, name)) for name in names])
 
-    def check(self, end: "asyncio.Future[None]", driver: str = "", claim: Claim | None = None) -> None:
-        """Check the end of a write, which may be that of a `made` under a claim.
+    def check(self, write: "asyncio.Future[None]", driver: str = "", claim: Claim | None = None) -> None:
+        """Check a write that has ended. With a claim, it may be that of `record_made`.
 
         Raises:
             CallError: it has failed. The records have the claim as open, and things as they were.
         """
-        error = end.exception()
+        error = write.exception()
         if error is None:
             return
         if claim is not None and (present := self.book(driver).claims.get(claim.name)) not in (None, claim):
@@ -195,17 +195,19 @@ class Claims:
 
     # ---- things ------------------------------------------------------------------------------------------------------
 
-    def made(self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]) -> "asyncio.Future[None]":
-        """End a call that has made things, and record these. Returns the end of the write, for `check`."""
+    def record_made(
+        self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]
+    ) -> "asyncio.Future[None]":
+        """End a call that has made things, and record these. Returns the write, for `check`."""
         book, claim, touched = self._books[driver], attempt.claim, list[Claim]()
         for thing in things:
             old = book.ids.get(thing, {}).get(node)
             since = old.since if old is not None and not old.gone else book.listed.get(thing, {}).get(node, self.now())
             touched += book.put(claim.name, thing, node, Id(claim.name, since))
         if things:
-            book.end(attempt, in_doubt=False)
+            book.end_attempt(attempt, in_doubt=False)
         else:
-            self.end(driver, attempt, in_doubt=True)
+            self.end_attempt(driver, attempt, in_doubt=True)
         for it in touched:
             book.index(it)
         if len(touched) > 1:
@@ -217,7 +219,7 @@ class Claims:
         """Note a create's answer that names things which the book does not keep, for the leak audit."""
         self._recent.add(driver, node, method, answer, self.now())
 
-    def untaken(self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]) -> None:
+    def record_untaken(self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]) -> None:
         """End a call whose success nobody has taken, and record its things soon.
 
         If there are none, or if they may have been deleted since the call began, the call is in doubt.
@@ -226,18 +228,20 @@ class Claims:
         known = [its for thing in things if (its := book.ids.get(thing, {}).get(node)) is not None]
         is_gone = book.deletions != attempt.deletions or any(its.gone > claim.since for its in known)
         if not things or is_gone or book.claims.get(claim.name) is not claim:
-            self.end(driver, attempt, in_doubt=True)
+            self.end_attempt(driver, attempt, in_doubt=True)
             return
         for thing in things:
-            if node not in book.made(thing):
+            if node not in book.makers(thing):
                 touched += book.put(claim.name, thing, node, Id(claim.name, self.now()))
-        self.end(driver, attempt, in_doubt=False)
+        self.end_attempt(driver, attempt, in_doubt=False)
         for it in touched:
             book.index(it)
             self._put(driver, it)
 
-    def deleted(self, driver: str, node: str, things: Iterable[Thing], *, settles: bool) -> "asyncio.Future[None]":
-        """Record that a node has deleted things. Returns the end of the write, for `check`.
+    def record_deleted(
+        self, driver: str, node: str, things: Iterable[Thing], *, settles: bool
+    ) -> "asyncio.Future[None]":
+        """Record that a node has deleted things. Returns the write, for `check`.
 
         `settles` is set for an operator's deletion. If other nodes have the id too, and this node has sent a list, and
         has the id by that list at most, only the list entry goes. No deletion is recorded, so the id is the other
@@ -266,7 +270,7 @@ class Claims:
         # in any order: a thing that the records still have is still placed at this node
         return self._write(driver, touched)
 
-    async def listed(
+    async def record_list(
         self, driver: str, node: str, kind: str, things: Collection[Thing], *, began: float, at: float
     ) -> None:
         """Replace a node's list of one kind. An id that was deleted since `began` stays deleted.
@@ -282,15 +286,17 @@ class Claims:
         """
         book = self._books[driver]
         if book.marks.get(node) is Mark.LISTED or not any(book.may_list(thing, node, began) for thing in things):
-            self._listed(driver, node, kind, things, began=began, at=at)
+            self._take_list(driver, node, kind, things, began=began, at=at)
             return
         try:
             await _written(self._records.write([_changed_mark(driver, node, Mark.LISTED)]))
-            self._listed(driver, node, kind, things, began=began, at=at)
+            self._take_list(driver, node, kind, things, began=began, at=at)
         finally:  # a claim may have the ids by now, and the write may go on without its caller
             self._put_mark(driver, node)
 
-    def _listed(self, driver: str, node: str, kind: str, things: Collection[Thing], *, began: float, at: float) -> None:
+    def _take_list(
+        self, driver: str, node: str, kind: str, things: Collection[Thing], *, began: float, at: float
+    ) -> None:
         book, now = self._books[driver], self.now()
         before = {thing for thing in book.listed_by(node) if thing.kind == kind}
         told = {thing for thing in things if book.may_list(thing, node, began)}
@@ -332,21 +338,21 @@ class Claims:
             claims, had = book.forget(node)
             mark = Mark.FORGOTTEN if had and not is_given_up else None
             book.mark(node, mark)
-            names[its] = {claim.name for claim in claims} | self._unforgotten.setdefault((its, node), set())
-            rows += [self._as_it_is((its, name)) for name in names[its]]
+            names[its] = {claim.name for claim in claims} | self._outdated_rows.setdefault((its, node), set())
+            rows += [self._present_row((its, name)) for name in names[its]]
             (dropped if mark is None else noted).append(_changed_mark(its, node, mark))
         # The mark is set first and dropped last: while it stands, no call is told that the node's things do not exist.
-        end = self._records.write([*noted, *rows, *dropped])
-        end.add_done_callback(partial(self._forgot, node, names))
-        return _written(end)
+        write = self._records.write([*noted, *rows, *dropped])
+        write.add_done_callback(partial(self._forgot, node, names))
+        return _written(write)
 
-    def _forgot(self, node: str, names: Mapping[str, set[str]], end: "asyncio.Future[None]") -> None:
-        is_written = not end.cancelled() and end.exception() is None
+    def _forgot(self, node: str, names: Mapping[str, set[str]], write: "asyncio.Future[None]") -> None:
+        is_written = not write.cancelled() and write.exception() is None
         for driver, its in names.items():
-            left = self._unforgotten.pop((driver, node), set())
+            left = self._outdated_rows.pop((driver, node), set())
             left = left - its if is_written else left | its
             if left or not is_written:
-                self._unforgotten[driver, node] = left
+                self._outdated_rows[driver, node] = left
             if not is_written:
                 self._put_mark(driver, node)
                 for name in its:
@@ -354,7 +360,7 @@ class Claims:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _as_it_is(self, key: Key) -> Change:
+    def _present_row(self, key: Key) -> Change:
         driver, name = key
         if name.startswith(_NODE):
             node = name.removeprefix(_NODE)
@@ -363,7 +369,7 @@ class Claims:
         return Change(RecordKind.CLAIM, key, claim.body() if claim is not None else None)
 
     def _write(self, driver: str, claims: Collection[Claim]) -> "asyncio.Future[None]":
-        """Write claims now, in this order. Returns the end of the write."""
+        """Write claims now, in this order. Returns the write."""
         present, changes = self._books[driver].claims, dict[str, Change]()
         for claim in claims:
             claim.has_row = True
@@ -379,7 +385,7 @@ class Claims:
     def _put_name(self, driver: str, name: str) -> None:
         if (claim := self.book(driver).claims.get(name)) is not None:
             claim.has_row = True
-        self._records.put(self._as_it_is((driver, name)))
+        self._records.put(self._present_row((driver, name)))
 
     def _put_mark(self, driver: str, node: str) -> None:
         self._records.put(_changed_mark(driver, node, self.book(driver).marks.get(node)))
@@ -433,9 +439,9 @@ def _changed_mark(driver: str, node: str, mark: Mark | None) -> Change:
     return Change(RecordKind.CLAIM, (driver, _NODE + node), {"state": mark, "node": node} if mark is not None else None)
 
 
-async def _written(end: "asyncio.Future[None]") -> None:
+async def _written(write: "asyncio.Future[None]") -> None:
     try:
-        await asyncio.shield(end)
+        await asyncio.shield(write)
     except WriteFailed as error:
         raise _not_kept(error) from error
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cloud.claims.claim import Place
-from cloud.claims.requests import Made, made
+from cloud.claims.requests import Made, things_in
 
 KEPT_S: Final = 3_600.0  # how long they are kept: the longest `--audit-grace`
 MOST: Final = 20_000  # How many are kept: 9 MB of usual ones. A driver that makes more within an hour is audited later.
@@ -52,6 +52,6 @@ class Recent:
 
 def _read(method: str, answer: bytes) -> Made:
     try:
-        return made(method, answer)._replace(terms=())
+        return things_in(method, answer)._replace(terms=())
     except ValueError:
         return Made()

@@ -185,7 +185,7 @@ class Made(NamedTuple):
 NOTHING_MADE: Final = Made()
 
 
-def made(method: str, answer: bytes) -> Made:
+def things_in(method: str, answer: bytes) -> Made:
     """Read a create's answer. Raises ValueError: its bytes are not the method's answer."""
     message: Any = METHODS[method].response()
     try:

@@ -59,7 +59,7 @@ class VolumeView(NamedTuple):
     """The hub's knowledge of a volume on a node."""
 
     # an earlier machine of this node name had it in use, and no operator has said that the earlier machine is off.
-    was_in_use: bool
+    used_by_earlier_machine: bool
     absence: str  # how the node is away; empty if it is not
     is_given_up: bool  # an operator has fenced the node, or its Node has the taint out-of-service
     is_mounted: bool | None  # None: not known
@@ -83,7 +83,7 @@ def why_held(view: VolumeView) -> str:
     """
     if view.is_given_up:
         return ""
-    if view.was_in_use:
+    if view.used_by_earlier_machine:
         return "an earlier machine of this name had it mounted"
     if view.absence:
         if view.is_mounted:
@@ -141,13 +141,14 @@ class MountGuard:
             if node == serving and not self._nodes.is_connected(node):
                 continue
             view = self._view(node, driver, volume)
-            goes_by_time = bool(view.absence) and not view.was_in_use  # the lease is that of the present machine
+            # the lease is that of the present machine
+            lease_may_clear = bool(view.absence) and not view.used_by_earlier_machine
             if why := why_held(view):
-                rest = self._not_fenced(node, driver, volume) if goes_by_time else ""
-                if rest is not None:
-                    raise VolumeHeld(driver, shown, node, f"{why}{rest}; {_way_out(node, view)}")
+                why_not_fenced = self._why_not_fenced(node, driver, volume) if lease_may_clear else ""
+                if why_not_fenced is not None:
+                    raise VolumeHeld(driver, shown, node, f"{why}{why_not_fenced}; {_remedy(node, view)}")
 
-    def _not_fenced(self, node: str, driver: str, volume: str) -> str | None:
+    def _why_not_fenced(self, node: str, driver: str, volume: str) -> str | None:
         """Why a node that is away may not have fenced a volume, as the rest of a sentence; None if it surely has."""
         if not self._mounts.asks_for_fence(driver, volume):
             return ""
@@ -158,12 +159,12 @@ class MountGuard:
         if told is None or name not in told.staged or left is None or not self._nodes.knows(node):
             return f"; {ANNOTATION}: {FENCE} does not count, because its agent has not told that it fences the volume"
         bound_s = told.lease_s * DRIFT + told.watchdog_s * WATCHDOG_DRIFT + RESET_S
-        if self._monotonic() < left[0] + bound_s:
-            return f"; its agent fences the volume, which can be detached from {timestamp(left[1] + bound_s)} on"
-        if (node, name, left[0]) not in self._noted:
+        if self._monotonic() < left.monotonic + bound_s:
+            return f"; its agent fences the volume, which can be detached from {timestamp(left.wall + bound_s)} on"
+        if (node, name, left.monotonic) not in self._noted:
             if len(self._noted) >= _MOST_NOTED:
                 self._noted.clear()
-            self._noted.add((node, name, left[0]))
+            self._noted.add((node, name, left.monotonic))
             audit.add(Event.FENCE, who=node, volume=name, why="the lease of its agent has ended")
             line = "the lease of node %s has ended, and its agent has fenced volume %s: it may be detached"
             log.warning(line, node, name)
@@ -210,8 +211,8 @@ class MountGuard:
         return self._mounts.node_id(driver, node), told
 
 
-def _way_out(node: str, view: VolumeView) -> str:
-    if view.was_in_use:
+def _remedy(node: str, view: VolumeView) -> str:
+    if view.used_by_earlier_machine:
         return (
             f"if that machine is off for certain, or was started anew since, run csi-bridge fence {node} on the hub's "
             f"host or give its Node the taint node.kubernetes.io/out-of-service"

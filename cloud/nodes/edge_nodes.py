@@ -31,7 +31,7 @@ from itertools import islice
 from typing import Any, Final
 
 from cloud.claims.election import ServingCandidate
-from cloud.nodes.known_node import MOST_REFUSED, KnownNode
+from cloud.nodes.known_node import MOST_REFUSED, KnownNode, Moment
 from cloud.nodes.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
 from cloud.nodes.question import Question, ask
 from cloud.nodes.report_judge import RefusedReport, judge, note, told_topology, topology_of
@@ -79,7 +79,7 @@ DRIFT: Final = 1.01  # by this factor an agent's clock may be slower than the hu
 _MOST_SOON = 4
 
 
-_UNKNOWN: Final = KnownNode(StoredNode(""), (0.0, 0.0))
+_UNKNOWN: Final = KnownNode(StoredNode(""), Moment(0.0, 0.0))
 
 
 class Nodes:
@@ -390,8 +390,8 @@ class Nodes:
         """The instance that was connected last; empty if the node is not known."""
         return self._of(name).stored.instance
 
-    def left(self, name: str, machine: str = "") -> tuple[float, float] | None:
-        """When a node left, in seconds of the monotonic clock and since the epoch; None while a link of it lives.
+    def left(self, name: str, machine: str = "") -> Moment | None:
+        """When a node left; None while a link of it lives.
 
         With a machine (`Hello.instance`), only a link of this one counts. Another one has none before that has ended.
         """
@@ -507,8 +507,8 @@ def _follows(live: Peer, shown: Peer) -> bool:
     return (generation_of(shown.uris), shown.not_before) > (generation_of(live.uris), live.not_before)
 
 
-def _now() -> tuple[float, float]:
-    return time.monotonic(), time.time()
+def _now() -> Moment:
+    return Moment(time.monotonic(), time.time())
 
 
 def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:

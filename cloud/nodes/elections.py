@@ -25,6 +25,7 @@ from cloud.claims.claims import Claims
 from cloud.claims.election import SHOWN, Elected, ElectionRules, ServingCandidate, choose, others, why_nobody
 from cloud.nodes.edge_nodes import DRIFT
 from cloud.nodes.fleet import Fleets
+from cloud.nodes.known_node import Moment
 from cloud.sources.source import Source
 from common.errors import CallError
 from common.objects.objects import Ref
@@ -184,11 +185,11 @@ class DriverElection:
         Infinity: it may be connected, or time alone proves nothing.
         """
         left = self._left(claim)
-        return left[1] + _bound_s(claim) if left is not None else float("inf")
+        return left.wall + _bound_s(claim) if left is not None else float("inf")
 
     def has_stopped(self, claim: Claim) -> bool:
         left = self._left(claim)
-        return left is not None and self._all.monotonic() >= left[0] + _bound_s(claim)
+        return left is not None and self._all.monotonic() >= left.monotonic + _bound_s(claim)
 
     def epoch(self) -> float:
         """The number of the last election, for a metric; 0: there was none."""
@@ -217,8 +218,8 @@ class DriverElection:
             unmatched=rules.unmatched(seats),
         )
 
-    def _left(self, claim: Claim) -> tuple[float, float] | None:
-        """When the machine left, in both clocks; None while it is connected, or if the call goes on without the hub."""
+    def _left(self, claim: Claim) -> Moment | None:
+        """When the machine left; None while it is connected, or if the call goes on without the hub."""
         return self._all.nodes.left(claim.node, claim.machine) if claim.lease_s else None
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from cloud.claims.election import ServingCandidate
 from cloud.nodes.node_records import SHOWN_CHARS, StoredNode
@@ -26,12 +27,19 @@ _ASKED_S = 30.0
 MOST_REFUSED = 20
 
 
+class Moment(NamedTuple):
+    """A moment on both clocks, in seconds."""
+
+    monotonic: float
+    wall: float  # since the epoch
+
+
 @dataclass(slots=True)
 class KnownNode:
     """One node that has ever connected."""
 
     stored: StoredNode
-    left: tuple[float, float]  # when its last link ended, or the hub began: monotonic, and since the epoch
+    left: Moment  # when its last link ended, or the hub began
     # drivers in `stored` whose first report is not written yet, so that it does not count
     unwritten: set[str] = field(default_factory=set)
     write: asyncio.Future[None] | None = None  # of such reports, the newest
@@ -53,7 +61,9 @@ class KnownNode:
         visit = self.visit
         if visit is None:
             return (
-                ServingCandidate("has shut down") if self.has_shut_down else ServingCandidate("is away", self.left[0])
+                ServingCandidate("has shut down")
+                if self.has_shut_down
+                else ServingCandidate("is away", self.left.monotonic)
             )
         if why := self._unfit(visit, driver):
             return ServingCandidate(why)

@@ -75,7 +75,7 @@ class Abandonment:
     def _makers(self) -> dict[tuple[str, Handle], set[str]]:
         found: dict[tuple[str, Handle], set[str]] = {}
         for driver, thing, node in self._placement.claims.existing():
-            if node in self._placement.claims.book(driver).made(thing):
+            if node in self._placement.claims.book(driver).makers(thing):
                 found.setdefault((thing.kind, (driver, thing.id)), set()).add(node)
         return found
 

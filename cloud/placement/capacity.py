@@ -11,37 +11,37 @@ from google.protobuf.message import DecodeError
 
 from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.question import Answer, Question
-from cloud.placement.decisions import Segment, Send
+from cloud.placement.decisions import Route, Segment
 from cloud.placement.segment import without_topology
 from common.csi.csi_pb2 import GetCapacityResponse
 from common.errors import CallError, VendorBroken
 from common.status import Code, Status
 
 
-async def largest(nodes: Nodes, call: Question, sends: Sequence[Send]) -> Answer:
+async def largest(nodes: Nodes, call: Question, routes: Sequence[Route]) -> Answer:
     """The capacity of the node on which the largest volume fits; 0 without nodes. The nodes that answer count.
 
     Raises CallError if no node has answered, and one of them cannot be asked.
     """
 
-    async def of(send: Send) -> tuple[Status, bytes] | CallError:
-        is_added = send.segment is Segment.ADDED
+    async def of(route: Route) -> tuple[Status, bytes] | CallError:
+        is_added = route.segment is Segment.ADDED
         request = without_topology(call.method, call.request) if is_added else call.request
         try:
-            return await nodes.ask_node(send.node, call._replace(request=request))
+            return await nodes.ask_node(route.node, call._replace(request=request))
         except CallError as error:
             return error
 
     rooms: list[tuple[tuple[int, int], bytes]] = []
     refused: Status | None = None
     error: CallError | None = None
-    for send, answer in zip(sends, await asyncio.gather(*map(of, sends)), strict=True):
+    for route, answer in zip(routes, await asyncio.gather(*map(of, routes)), strict=True):
         if isinstance(answer, CallError):
             error = error or answer
         elif not answer[0].ok:
             refused = answer[0]
         elif (room := _room(answer[1])) is None:
-            error = error or VendorBroken(call.driver, send.node, "its answer to GetCapacity does not parse")
+            error = error or VendorBroken(call.driver, route.node, "its answer to GetCapacity does not parse")
         else:
             rooms.append((room, answer[1]))
     if rooms:

@@ -18,13 +18,13 @@ from cloud.proxy.driver_settings import Mode
 MOST_OPEN: Final = 20_000
 
 
-class Ask(NamedTuple):
-    """A call that needs a node."""
+class CallInfo(NamedTuple):
+    """The facts of a call that decide its route."""
 
     driver: str
     method: str  # the gRPC path
-    asked: Whereabouts = NOTHING_ASKED  # the facts of the request
-    wanted: str = ""  # the node that the caller names, or empty
+    fields: Whereabouts = NOTHING_ASKED  # the facts of the request
+    named_node: str = ""  # the node that the caller names, or empty
     # a `Mode` of the proxy driver's; empty: an operator sends the call by hand, and it counts as auto. Shared also if
     # an operator sends it, and the driver has an elected node.
     mode: str = Mode.AUTO
@@ -80,8 +80,8 @@ class Segment(Enum):
     MISSING = "the answer gets the node's topology where the vendor gives a volume none"
 
 
-class Send(NamedTuple):
-    """Send the call to a node."""
+class Route(NamedTuple):
+    """The route of a call: its node, and how the hub handles the call on the way."""
 
     node: str
     member: Member | None  # its reports; None if it has not reported the driver
@@ -97,4 +97,4 @@ class AskAll(NamedTuple):
     """Ask nodes, and answer from their answers (`Placement.answer`)."""
 
     # the nodes; for a list that of the page, and the next ones. None: no node has anything of it.
-    sends: tuple[Send, ...]
+    routes: tuple[Route, ...]

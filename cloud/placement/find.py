@@ -26,7 +26,7 @@ from typing import Final
 from cloud.claims.rules import LISTED_BY, VOLUME, Thing
 from cloud.nodes.fleet import Member
 from cloud.placement.affinity import Affinity, Fit
-from cloud.placement.decisions import Ask, View
+from cloud.placement.decisions import CallInfo, View
 from common.errors import CallError, knowledge_lost, listed, no_place
 from common.status import Code
 
@@ -49,15 +49,15 @@ class ListsNeeded(Exception):
         super().__init__(str(error))
 
 
-def only_node(driver: str, wanted: str, candidates: Collection[str], now: View) -> str:
+def only_node(driver: str, named_node: str, candidates: Collection[str], now: View) -> str:
     """The node that the caller names (`--nodeid`, `--node`), else the only candidate, connected or not.
 
     Raises:
         CallError: no node is named, and there is not exactly one candidate, or the hub does not know for certain which
             ones run the driver.
     """
-    if wanted:
-        return wanted
+    if named_node:
+        return named_node
     if now.loss:
         raise knowledge_lost(driver, now.loss)
     if len(candidates) != 1:
@@ -78,25 +78,25 @@ def _no_route(driver: str, nodes: Sequence[str]) -> CallError:
     )
 
 
-def find(ask: Ask, now: View) -> str:
+def find(info: CallInfo, now: View) -> str:
     """The one node that has all things of a call. Two of them on different nodes settle it: the others do not matter.
 
     Raises CallError and ListsNeeded by the table.
     """
-    asked = ask.asked
-    is_known = not asked.parts or any(map(now.book.knows, asked.things))
-    things = asked.things if is_known else asked.parts
+    fields = info.fields
+    is_known = not fields.parts or any(map(now.book.knows, fields.things))
+    things = fields.things if is_known else fields.parts
     places: dict[str, str] = {}
     unknown: CallError | ListsNeeded | None = None
     for thing in things:
         try:
-            places[str(thing)] = find_thing(ask.driver, thing, asked.node_id, now)
+            places[str(thing)] = find_thing(info.driver, thing, fields.node_id, now)
         except (CallError, ListsNeeded) as error:
             unknown = unknown or error
     if len(set(places.values())) > 1:
         told = listed([f"{what} is on {node}" for what, node in places.items()])
         raise CallError(
-            f"driver {ask.driver} can do this only within one edge node, and {told}", code=Code.FAILED_PRECONDITION
+            f"driver {info.driver} can do this only within one edge node, and {told}", code=Code.FAILED_PRECONDITION
         )
     if unknown is not None:
         raise unknown
@@ -109,8 +109,8 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
     Raises CallError and ListsNeeded by the table.
     """
     fleet, book = now.fleet, now.book
-    made = book.made(thing)
-    witnesses = made or book.deleted(thing)
+    makers = book.makers(thing)
+    witnesses = makers or book.deleted(thing)
     if len(witnesses) == 1 and not _is_ruled_out(driver, thing, witnesses[0], now):
         return witnesses[0]
     if not fleet.members:
@@ -120,12 +120,12 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
     nodes = [node for node in called if node in fit.possible] or fit.possible
     strangers = sorted(set(book.nodes) - fleet.members.keys())
     found = [node for node in (*nodes, *strangers) if book.has(thing, node)]
-    if len(nodes) == 1 and nodes[0] in {*called, *fit.named} and (nodes[0] in found or not made):
+    if len(nodes) == 1 and nodes[0] in {*called, *fit.named} and (nodes[0] in found or not makers):
         return nodes[0]
-    if len(found) == 1 and found[0] in made:
+    if len(found) == 1 and found[0] in makers:
         return found[0]
-    if made or len(found) > 1:
-        several = listed(found if len(found) > 1 else sorted({*made, *fit.named}))
+    if makers or len(found) > 1:
+        several = listed(found if len(found) > 1 else sorted({*makers, *fit.named}))
         raise CallError(
             f"driver {driver} has {thing} on several edge nodes ({several}) and the call does not say which; name one: "
             f"csi-bridge call --node NODE",

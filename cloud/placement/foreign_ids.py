@@ -57,7 +57,7 @@ class ForeignIds:
                 own = known.get(node)
                 if own is not None and own.is_made and own.name == name:
                     continue  # a retry: this node has made it under this name before
-                owner = next((other for other in book.made(thing) if other != node), "")
+                owner = next((other for other in book.makers(thing) if other != node), "")
             if owner := owner or self._elsewhere(driver, thing, node):
                 do = (
                     "both: one of them names what is not its own, and csi-bridge forget NODE on the hub's host takes "

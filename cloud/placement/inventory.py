@@ -196,7 +196,7 @@ class Inventories:
                     await each_page(
                         self._nodes, driver, node, kind, lambda page: things.extend(it.thing for it in page)
                     )
-            await self._claims.listed(driver, node, kind, things, began=began, at=at)
+            await self._claims.record_list(driver, node, kind, things, began=began, at=at)
         except (CallError, TimeoutError) as error:
             why = str(error) or f"its pages take longer than {_LIST_LIMIT_S:g} s"
             log.warning("no list of each %s of driver %s on edge node %s: %s", kind, driver, node, why)

@@ -13,7 +13,7 @@ any other error                                          free, if the rules of `
 
 from typing import Final
 
-from cloud.placement.decisions import Ask, Send
+from cloud.placement.decisions import CallInfo, Route
 from common.status import Code, Origin, Status
 
 # After these the sidecars retry a create, because something may exist
@@ -21,20 +21,20 @@ from common.status import Code, Origin, Status
 _NOT_FINAL: Final = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED})
 
 
-def leaves_doubt(status: Status, ask: Ask, send: Send, *, is_known: bool) -> bool | None:
-    """Whether a create may have made something in spite of an error (`Book.end`)."""
+def leaves_doubt(status: Status, info: CallInfo, route: Route, *, is_known: bool) -> bool | None:
+    """Whether a create may have made something in spite of an error (`Book.end_attempt`)."""
     if status.origin != Origin.VENDOR or status.code in _NOT_FINAL:
         return True
     if status.code == Code.ALREADY_EXISTS and not is_known:
         return True
-    member = send.member
-    if not ask.asked.terms or member is None or member.lacks_topology or any(map(member.matches, ask.asked.terms)):
+    member = route.member
+    if not info.fields.terms or member is None or member.lacks_topology or any(map(member.matches, info.fields.terms)):
         return False
     return None
 
 
 def stays_open(status: Status, *, is_create: bool) -> bool | None:
-    """Whether a call of a driver with an elected node may run there after an error, or may run later (`Book.end`).
+    """Whether a call of a driver with an elected node may run there after an error, or later (`Book.end_attempt`).
 
     The agent answers UNAVAILABLE only if it runs nothing of the call's key. Then a create is over, because a retry
     elsewhere is idempotent by the name, also while the vendor still works. Any other call has to end there, unless the
@@ -47,11 +47,11 @@ def stays_open(status: Status, *, is_create: bool) -> bool | None:
     return None if status.origin == Origin.UNSENT else True
 
 
-def must_wait(ask: Ask, send: Send, *, is_open: bool, in_doubt: bool | None) -> bool:
+def must_wait(info: CallInfo, route: Route, *, is_open: bool, in_doubt: bool | None) -> bool:
     """Whether the caller must not get a create's error, because a sidecar would forget an earlier create's volume.
 
     That is so if the vendor refused a topology that its node is not in, and an earlier create of the name is open. The
     caller gets the error all the same if it chose the node itself, or if the hub does not know the node's topology. In
     these cases the vendor may have answered the earlier request.
     """
-    return in_doubt is None and is_open and ask.is_placed and send.member is not None and send.member.tells_segments
+    return in_doubt is None and is_open and info.is_placed and route.member is not None and route.member.tells_segments

@@ -25,7 +25,7 @@ from cloud.claims.rules import LISTINGS, Thing
 from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.question import Answer, Question
 from cloud.placement import page_tokens
-from cloud.placement.decisions import Send
+from cloud.placement.decisions import Route
 from cloud.placement.inventory import MOST_PAGES, endless, in_thread, parse
 from cloud.placement.page_tokens import PageToken
 from cloud.placement.segment import placed_answer
@@ -79,22 +79,22 @@ class ListPages:
         self._lasts_bytes = 0
         self._notes: dict[tuple[str, str, str], str] = {}  # by node, driver and method: a sentence for people
 
-    async def page(self, call: Question, sends: Sequence[Send]) -> Answer:
+    async def page(self, call: Question, routes: Sequence[Route]) -> Answer:
         """The page that a call asks for.
 
-        `sends` are the node of its page, and the next nodes of the list. Without any the list is at its end.
+        `routes` are the node of its page, and the next nodes of the list. Without any the list is at its end.
 
         Raises:
             CallError: the node's entries would be missing, or it does not know the token any more.
         """
-        if not sends:
+        if not routes:
             return _OK, METHODS[call.method].response().SerializeToString()
-        node, token = sends[0].node, _token(call)
+        node, token = routes[0].node, _token(call)
         at = page_tokens.read(token)
         if at is None or at.node != node:
             at = PageToken(node)
         try:
-            page = await self._of_node(call, sends, at, is_new=not token)
+            page = await self._of_node(call, routes, at, is_new=not token)
             if page.answer.next_token and at.pages + 1 >= MOST_PAGES:
                 raise endless(call.method)
         except CallError as error:
@@ -108,15 +108,15 @@ class ListPages:
             self._note(call, node, "; ".join(filter(None, (page.note, foreign))))
         if page.answer.next_token:
             page.answer.next_token = str(PageToken(node, at.pages + 1, page.answer.next_token))
-        elif len(sends) > 1:
-            page.answer.next_token = str(PageToken(sends[1].node))
+        elif len(routes) > 1:
+            page.answer.next_token = str(PageToken(routes[1].node))
         return _OK, page.answer.SerializeToString()
 
-    async def of_elected(self, call: Question, send: Send) -> Answer:
+    async def of_elected(self, call: Question, route: Route) -> Answer:
         """The page of an elected node, as its driver answers but for the token. Raises CallError."""
         at = page_tokens.read(_token(call))
         question = _at_token(call, at.own) if at is not None else call
-        status, body = await self._nodes.ask_node(send.node, question._replace(epoch=send.epoch))
+        status, body = await self._nodes.ask_node(route.node, question._replace(epoch=route.epoch))
         if not status.ok:
             return status, None
         try:
@@ -124,7 +124,7 @@ class ListPages:
         except DecodeError:
             return status, body
         if answer.next_token:
-            answer.next_token = str(PageToken(send.node, own=answer.next_token))
+            answer.next_token = str(PageToken(route.node, own=answer.next_token))
         return status, answer.SerializeToString()
 
     def problems(self, node: str) -> Iterator[str]:
@@ -144,17 +144,17 @@ class ListPages:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _of_node(self, call: Question, sends: Sequence[Send], at: PageToken, *, is_new: bool) -> _Page:
+    async def _of_node(self, call: Question, routes: Sequence[Route], at: PageToken, *, is_new: bool) -> _Page:
         first = _at_token(call, "")
         ahead = self._asked_ahead(_digest(first), is_new=is_new)
         task = None if at.own else ahead.pop(at.node, None)
-        for later in sends[1:]:
+        for later in routes[1:]:
             if later.node not in ahead:
                 ahead[later.node] = asyncio.create_task(self._first_ahead(first, later), name=f"list-{later.node}")
                 ahead[later.node].add_done_callback(lambda task: task.cancelled() or task.exception())
         if at.own:
-            return await self._live(_at_token(call, at.own), sends[0])
-        return (await task if task is not None else None) or await self._first(first, sends[0])
+            return await self._live(_at_token(call, at.own), routes[0])
+        return (await task if task is not None else None) or await self._first(first, routes[0])
 
     def _asked_ahead(self, digest: bytes, *, is_new: bool) -> dict[str, asyncio.Task[_Page | None]]:
         old = [digest] if is_new and digest in self._ahead else []
@@ -165,21 +165,21 @@ class ListPages:
                 task.cancel()
         return self._ahead.setdefault(digest, {})
 
-    async def _first_ahead(self, call: Question, send: Send) -> _Page | None:
-        page = await self._first(call, send)
+    async def _first_ahead(self, call: Question, route: Route) -> _Page | None:
+        page = await self._first(call, route)
         return page if page.answer.ByteSize() <= _AHEAD_BYTES else None
 
-    async def _first(self, call: Question, send: Send) -> _Page:
-        needed, member = LISTINGS[call.method].capability, send.member
+    async def _first(self, call: Question, route: Route) -> _Page:
+        needed, member = LISTINGS[call.method].capability, route.member
         if member is not None and member.vote and needed not in member.lists:
             raise CallError(f"its driver lacks the capability {ControllerServiceCapability.RPC.Type.Name(needed)}")
-        last = self._lasts.get((send.node, call.driver, _digest(call)))
+        last = self._lasts.get((route.node, call.driver, _digest(call)))
         if last is not None and self._claims.now() - last.began >= _LAST_S:
             last = None
         share_s = _SHARE * (_TIME_S if call.timeout_s is None else call.timeout_s)
         try:
             async with asyncio.timeout(share_s if last is None else min(share_s, _PATIENCE_S)):
-                return await self._live(call, send)
+                return await self._live(call, route)
         except TimeoutError:
             why = "it did not answer in time"
         except CallError as error:
@@ -187,18 +187,18 @@ class ListPages:
         if last is None:
             raise CallError(why)
         note = f"{_short(call)} has this node's entries from {timestamp(last.began)}, as there are no newer ones: {why}"
-        return _Page(await _read(call.method, send, last.body), note)
+        return _Page(await _read(call.method, route, last.body), note)
 
-    async def _live(self, call: Question, send: Send) -> _Page:
+    async def _live(self, call: Question, route: Route) -> _Page:
         began = self._claims.now()
-        status, body = await self._nodes.ask_node(send.node, call)
+        status, body = await self._nodes.ask_node(route.node, call)
         if status.code == Code.ABORTED and _token(call):
             raise token_unknown(call.method)
         if not status.ok:
             raise CallError(status.message)
-        answer = await _read(call.method, send, body)
+        answer = await _read(call.method, route, body)
         if call.method == _LIST_VOLUMES and not _token(call):
-            self._keep((send.node, call.driver, _digest(call)), _Last(body, began), is_whole=not answer.next_token)
+            self._keep((route.node, call.driver, _digest(call)), _Last(body, began), is_whole=not answer.next_token)
         return _Page(answer)
 
     def _keep(self, key: tuple[str, str, bytes], last: _Last, *, is_whole: bool) -> None:
@@ -221,8 +221,8 @@ class ListPages:
             step = [(entry, Thing(kind, id_of(entry))) for entry in entries[start : start + _STEP]]
             book = self._claims.book(call.driver)
             for entry, thing in step:
-                made = book.made(thing)
-                owner = made[0] if made and node not in made else self._elsewhere(call.driver, thing, node)
+                makers = book.makers(thing)
+                owner = makers[0] if makers and node not in makers else self._elsewhere(call.driver, thing, node)
                 if owner:
                     foreign.append(f"{thing}, which is on edge node {owner}")
                 else:
@@ -244,8 +244,8 @@ class ListPages:
                 log.warning("edge node %s: %s", node, note, extra=of_peer(f"edge {node}"))
 
 
-async def _read(method: str, send: Send, body: bytes) -> Any:
-    return await in_thread(body, lambda body: parse(method, placed_answer(method, send, body)))
+async def _read(method: str, route: Route, body: bytes) -> Any:
+    return await in_thread(body, lambda body: parse(method, placed_answer(method, route, body)))
 
 
 def _token(call: Question) -> str:

@@ -23,12 +23,12 @@ from cloud.nodes.fleet import Fleet, Fleets
 from cloud.nodes.question import Answer, Question
 from cloud.placement.affinity import Affinity
 from cloud.placement.capacity import largest
-from cloud.placement.decisions import Ask, AskAll, Send, View
+from cloud.placement.decisions import AskAll, CallInfo, Route, View
 from cloud.placement.find import ListsNeeded, can_list, elsewhere, only_node
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.inventory import Inventories
 from cloud.placement.pages import ListPages
-from cloud.placement.route import ask_for, is_local, route
+from cloud.placement.route import is_local, read_info, route
 from cloud.proxy.driver_settings import Mode
 from cloud.sources.source import Source
 from common.csi.reports import DriverReport
@@ -67,20 +67,21 @@ class Placement:
         self._fleets.changed(driver)
         self.elections.wake()
 
-    def report(self, driver: str, wanted: str, mode: str) -> DriverReport | None:
+    def report(self, driver: str, node: str, mode: str) -> DriverReport | None:
         """The report of a driver that its proxy driver gets; None if nothing is known.
 
-        Raises CallError if one node decides it, and the hub cannot tell which.
+        `node` is the node that the proxy driver names, or empty. Raises CallError if one node decides it, and the hub
+        cannot tell which.
         """
         fleet = self._fleets.of(driver)
         if mode == Mode.SHARED:
             self.elections.want(driver)
             election = self.elections.drivers.get(driver)
-            wanted = election.elected.node if election is not None and election.elected is not None else ""
-            if not wanted:
+            node = election.elected.node if election is not None and election.elected is not None else ""
+            if not node:
                 return None
-        if not is_local(fleet, wanted, mode):
-            member = fleet.members.get(only_node(driver, wanted, fleet.members, self._view(driver)))
+        if not is_local(fleet, node, mode):
+            member = fleet.members.get(only_node(driver, node, fleet.members, self._view(driver)))
             return member.report if member is not None and not member.refused else None
         return with_topology(fleet.offer.report) if fleet.offer is not None else None
 
@@ -98,10 +99,12 @@ class Placement:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def decide(self, driver: str, method: str, request: bytes, *, wanted: str, mode: str) -> tuple[Ask, Send | AskAll]:
+    def decide(
+        self, driver: str, method: str, request: bytes, *, named_node: str, mode: str
+    ) -> tuple[CallInfo, Route | AskAll]:
         """Decide where a call goes. If only the nodes' lists can tell that, ask for these. Raises CallError: nowhere.
 
-        `wanted` is the node that the caller names, or empty. `mode` is a `Mode` of the proxy driver's; empty: an
+        `named_node` is the node that the caller names, or empty. `mode` is a `Mode` of the proxy driver's; empty: an
         operator asks by hand, and it is auto.
         """
         elections, fleet = self.elections, self._fleets.of(driver)
@@ -112,37 +115,37 @@ class Placement:
             mode = Mode.SHARED
         view = self._view(driver)
         book = view.book
-        if mode and mode != Mode.SHARED and not is_local(fleet, wanted, mode):
-            node = only_node(driver, wanted, fleet.members, view)
+        if mode and mode != Mode.SHARED and not is_local(fleet, named_node, mode):
+            node = only_node(driver, named_node, fleet.members, view)
             if method not in CHANGES or (method in ENDS and node not in book.nodes):
                 book.deletions += method in ENDS
-                return Ask(driver, method, wanted=wanted, mode=mode), Send(node, fleet.members.get(node))
-        ask = ask_for(driver, method, request, wanted=wanted, mode=mode, fleet=fleet)
-        ends = ask.asked.ends
+                return CallInfo(driver, method, named_node=named_node, mode=mode), Route(node, fleet.members.get(node))
+        info = read_info(driver, method, request, named_node=named_node, mode=mode, fleet=fleet)
+        ends = info.fields.ends
         if mode == Mode.SHARED:
             view = view._replace(election=self.elections.drivers.get(driver))
         elif ends:
             view = view._replace(listed=self.inventories.listed(driver, ends[0]))
         try:
-            found = route(ask, view)
+            found = route(info, view)
         except ListsNeeded as needed:
             nodes = [it.node for it in view.fleet if can_list(it, needed.kind, view)]
             self.inventories.ask(driver, needed.kind, nodes, ends=ends)
             raise needed.error from None
-        if ends and isinstance(found, Send):
+        if ends and isinstance(found, Route):
             self.inventories.sent(driver, ends)
             book.deletions += len(found.ends) < len(ends)
-            if ask.is_placed and not found.ends:
+            if info.is_placed and not found.ends:
                 what = ", ".join(map(str, ends))
                 log.warning("no edge node of driver %s has %s: node %s answers its deletion", driver, what, found.node)
-        return ask, found
+        return info, found
 
-    async def answer(self, question: Question, ask: Ask, ask_all: AskAll) -> Answer:
+    async def answer(self, question: Question, info: CallInfo, ask_all: AskAll) -> Answer:
         if question.method not in LISTINGS:
-            return await largest(self._nodes, question, ask_all.sends)
-        if ask.mode == Mode.SHARED:
-            return await self._pages.of_elected(question, ask_all.sends[0])
-        return await self._pages.page(question, ask_all.sends)
+            return await largest(self._nodes, question, ask_all.routes)
+        if info.mode == Mode.SHARED:
+            return await self._pages.of_elected(question, ask_all.routes[0])
+        return await self._pages.page(question, ask_all.routes)
 
     async def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> None:
         """Remove all of a node that is gone for good, or of a driver that it no longer runs (`Claims.forget`)."""

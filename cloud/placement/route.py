@@ -68,7 +68,7 @@ from cloud.claims.rules import CHANGES, GET_CAPACITY, KEYED, LISTINGS
 from cloud.nodes.elections import DriverElection
 from cloud.nodes.fleet import Fleet, Member
 from cloud.placement import page_tokens
-from cloud.placement.decisions import Ask, AskAll, Keeping, Segment, Send, Terms, View
+from cloud.placement.decisions import AskAll, CallInfo, Keeping, Route, Segment, Terms, View
 from cloud.placement.find import ListsNeeded, can_list, find, only_node
 from cloud.proxy.driver_settings import Mode
 from common.errors import (
@@ -89,230 +89,230 @@ _SHOWN: Final = 10  # a message names at most this many nodes
 _AHEAD: Final = 64
 
 
-def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
+def is_local(fleet: Fleet, named_node: str, mode: str) -> bool:
     """Whether the hub has to find the node: the caller names none, and each node has volumes of its own."""
-    if wanted or mode in {Mode.PINNED, Mode.SHARED}:
+    if named_node or mode in {Mode.PINNED, Mode.SHARED}:
         return False
     return mode == Mode.LOCAL or fleet.has_topology
 
 
-def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
+def read_info(driver: str, method: str, request: bytes, *, named_node: str, mode: str, fleet: Fleet) -> CallInfo:
     """Read the fields of a request that `route` needs; none if the call is pinned and makes and ends nothing."""
-    is_placed = is_local(fleet, wanted, mode)
+    is_placed = is_local(fleet, named_node, mode)
     if not (is_placed or method in CHANGES or (mode == Mode.SHARED and (method in KEYED or method in LISTINGS))):
-        return Ask(driver, method, NOTHING_ASKED, wanted, mode)
+        return CallInfo(driver, method, NOTHING_ASKED, named_node, mode)
     try:
-        asked = read(method, request, is_pinned=not is_placed and mode != Mode.SHARED)
+        fields = read(method, request, is_pinned=not is_placed and mode != Mode.SHARED)
         needed = needs(method, request) if is_placed and fleet.is_mixed else frozenset()
     except ValueError as error:
-        return Ask(driver, method, NOTHING_ASKED, wanted, mode, str(error), is_placed=is_placed)
-    name = asked.name or (asked.key if mode == Mode.SHARED else "")
-    return Ask(driver, method, asked, wanted, mode, "", needed, name, is_placed)
+        return CallInfo(driver, method, NOTHING_ASKED, named_node, mode, str(error), is_placed=is_placed)
+    name = fields.name or (fields.key if mode == Mode.SHARED else "")
+    return CallInfo(driver, method, fields, named_node, mode, "", needed, name, is_placed)
 
 
-def route(ask: Ask, now: View) -> Send | AskAll:
+def route(info: CallInfo, now: View) -> Route | AskAll:
     """Decide where a call goes. Raises ListsNeeded, or CallError if no node may get it."""
-    name = ask.name
+    name = info.name
     if len(name) > LONGEST_CHARS:
-        _check_name(ask)
+        _check_name(info)
     holders = now.book.holders(name) if name in now.book.claims else []
-    if ask.mode == Mode.SHARED:
-        found: Send | AskAll = _shared(ask, now)
+    if info.mode == Mode.SHARED:
+        found: Route | AskAll = _shared(info, now)
     else:
-        found = _local(ask, now, holders) if ask.is_placed else _pinned(ask, now, holders)
-    if name and not holders and isinstance(found, Send):
+        found = _local(info, now, holders) if info.is_placed else _pinned(info, now, holders)
+    if name and not holders and isinstance(found, Route):
         own, together = now.book.open.get(found.node, 0), len(now.book.opened)
         if not has_room(own, together, now.most_open, sharers=len(now.fleet.members)):
             raise CallError(
-                f"edge node {found.node} gets no create of a new name of driver {ask.driver}, because the outcome of "
+                f"edge node {found.node} gets no create of a new name of driver {info.driver}, because the outcome of "
                 f"too many others is not known; their retries settle them: look at the driver on {found.node} and at "
                 f"the node's link, or raise --max-open-creates of the hub ({now.most_open})"
             )
     return found
 
 
-def _check_name(ask: Ask) -> None:
-    method, _, name = ask.name.partition(" ")
-    if len(name) > (LONGEST_CHARS if ask.asked.name else 2 * LONGEST_CHARS):
-        what = f"a {'create whose name' if ask.asked.name else 'call whose id'} has {len(name)} characters"
-        raise _unfit(ask, what, f"CSI allows 128 bytes for the name in {method}")
+def _check_name(info: CallInfo) -> None:
+    method, _, name = info.name.partition(" ")
+    if len(name) > (LONGEST_CHARS if info.fields.name else 2 * LONGEST_CHARS):
+        what = f"a {'create whose name' if info.fields.name else 'call whose id'} has {len(name)} characters"
+        raise _unfit(info, what, f"CSI allows 128 bytes for the name in {method}")
 
 
-def _unfit(ask: Ask, what: str, why: str) -> CallError:
-    return CallError(f"no edge node of driver {ask.driver} can be chosen for {what}: {why}")
+def _unfit(info: CallInfo, what: str, why: str) -> CallError:
+    return CallError(f"no edge node of driver {info.driver} can be chosen for {what}: {why}")
 
 
-def _lacking(ask: Ask, node: str, capability: str) -> CallError:
+def _lacking(info: CallInfo, node: str, capability: str) -> CallError:
     return CallError(
-        f"{ask.method.rpartition('/')[2]} needs the capability {capability}, which driver {ask.driver} has on most of "
-        f"its edge nodes and lacks on {node}; run the same version of the driver there",
+        f"{info.method.rpartition('/')[2]} needs the capability {capability}, which driver {info.driver} has on most "
+        f"of its edge nodes and lacks on {node}; run the same version of the driver there",
         node=node,
     )
 
 
-def _pinned(ask: Ask, now: View, holders: Sequence[str]) -> Send:
-    node = only_node(ask.driver, ask.wanted, now.fleet.members, now)
+def _pinned(info: CallInfo, now: View, holders: Sequence[str]) -> Route:
+    node = only_node(info.driver, info.named_node, now.fleet.members, now)
     member = now.fleet.members.get(node)
     if holders and node not in holders:
-        raise name_elsewhere(ask.driver, ask.name, holders[0], node)
-    ends = tuple(thing for thing in ask.asked.ends if ask.is_by_hand or now.book.has(thing, node))
-    if not (ask.name or ends):
-        return Send(node, member)
-    keeping = Keeping.FIRST if ask.is_by_hand else Keeping.LATE
-    has_own_ids = ask.is_by_hand and now.fleet.has_topology
-    return Send(node, member, keeping=keeping, ends=ends, has_own_ids=has_own_ids)
+        raise name_elsewhere(info.driver, info.name, holders[0], node)
+    ends = tuple(thing for thing in info.fields.ends if info.is_by_hand or now.book.has(thing, node))
+    if not (info.name or ends):
+        return Route(node, member)
+    keeping = Keeping.FIRST if info.is_by_hand else Keeping.LATE
+    has_own_ids = info.is_by_hand and now.fleet.has_topology
+    return Route(node, member, keeping=keeping, ends=ends, has_own_ids=has_own_ids)
 
 
-def _shared(ask: Ask, now: View) -> Send | AskAll:
+def _shared(info: CallInfo, now: View) -> Route | AskAll:
     election = now.election
     elected = election.elected if election is not None else None
     if election is None or elected is None:
         why = election.why_nobody() if election is not None else "it has no election"
-        raise CallError(f"no edge node serves driver {ask.driver} (--placement=shared): {why}")
-    if ask.unreadable:
-        raise no_place(ask.driver, "what the call is about", ask.unreadable)
-    node = ask.wanted or elected.node
-    at = page_tokens.read(ask.asked.token)
+        raise CallError(f"no edge node serves driver {info.driver} (--placement=shared): {why}")
+    if info.unreadable:
+        raise no_place(info.driver, "what the call is about", info.unreadable)
+    node = info.named_node or elected.node
+    at = page_tokens.read(info.fields.token)
     if at is not None and at.node != node:
-        raise token_unknown(ask.method, at.node)
-    if not ask.name:
-        send = Send(node, now.fleet.members.get(node), epoch=elected.epoch)
-        return AskAll((send,)) if ask.method in LISTINGS else send
+        raise token_unknown(info.method, at.node)
+    if not info.name:
+        chosen = Route(node, now.fleet.members.get(node), epoch=elected.epoch)
+        return AskAll((chosen,)) if info.method in LISTINGS else chosen
     if now.loss and len(now.fleet) > 1:
-        raise knowledge_lost(ask.driver, now.loss)
-    claims = now.book.open_about(ask.name)
-    over = frozenset(it.node for it in claims if it.name == ask.name and election.has_stopped(it))
+        raise knowledge_lost(info.driver, now.loss)
+    claims = now.book.open_about(info.name)
+    over = frozenset(it.node for it in claims if it.name == info.name and election.has_stopped(it))
     holders = sorted({it.node for it in claims} - over, key=lambda holder: (holder not in now.connected, holder))
     if holders and node not in holders:
-        if ask.wanted or holders[0] not in now.connected:
-            holder, until = holders[0], _until(holders[0], ask, claims, election)
+        if info.named_node or holders[0] not in now.connected:
+            holder, until = holders[0], _until(holders[0], info, claims, election)
             raise CallError(
-                f"{ask.name} of driver {ask.driver} has an open outcome on edge node {holder}, which is away or takes "
-                f"no calls: it goes on when {holder} answers{until}; if {holder} is gone for good, switch its machine "
-                f"off, then csi-bridge forget {holder}"
+                f"{info.name} of driver {info.driver} has an open outcome on edge node {holder}, which is away or "
+                f"takes no calls: it goes on when {holder} answers{until}; if {holder} is gone for good, switch its "
+                f"machine off, then csi-bridge forget {holder}"
             )
         node = holders[0]
     machine = election.machine(node)
     others = (it for it in claims if it.node == node and it.machine not in ("", machine))
-    if not ask.wanted and node in holders and any(others):
-        until = _until(node, ask, claims, election)
+    if not info.named_node and node in holders and any(others):
+        until = _until(node, info, claims, election)
         raise CallError(
-            f"{ask.name} of driver {ask.driver} has an open outcome on another machine that had the name of edge node "
-            f"{node}: it goes on when that one is back{until}; if it is switched off for good, run the command that "
-            f"csi-bridge audit shows for the call"
+            f"{info.name} of driver {info.driver} has an open outcome on another machine that had the name of edge "
+            f"node {node}: it goes on when that one is back{until}; if it is switched off for good, run the command "
+            f"that csi-bridge audit shows for the call"
         )
-    terms = Terms(election.lease_s(node) if ask.asked.name else 0, machine, over)
-    return Send(node, now.fleet.members.get(node), keeping=Keeping.OPEN, epoch=elected.epoch, terms=terms)
+    terms = Terms(election.lease_s(node) if info.fields.name else 0, machine, over)
+    return Route(node, now.fleet.members.get(node), keeping=Keeping.OPEN, epoch=elected.epoch, terms=terms)
 
 
-def _until(node: str, ask: Ask, claims: Iterable[Claim], election: DriverElection) -> str:
-    at = next((election.stops_at(it) for it in claims if it.node == node and it.name == ask.name), math.inf)
+def _until(node: str, info: CallInfo, claims: Iterable[Claim], election: DriverElection) -> str:
+    at = next((election.stops_at(it) for it in claims if it.node == node and it.name == info.name), math.inf)
     return f", or at {timestamp(at)}, when it has surely stopped" if at < math.inf else ""
 
 
-def _local(ask: Ask, now: View, holders: Sequence[str]) -> Send | AskAll:
-    asked = ask.asked
-    if ask.unreadable:
-        raise no_place(ask.driver, "what the call is about", ask.unreadable)
-    if asked.missing and len(now.fleet.members) > 1:
+def _local(info: CallInfo, now: View, holders: Sequence[str]) -> Route | AskAll:
+    fields = info.fields
+    if info.unreadable:
+        raise no_place(info.driver, "what the call is about", info.unreadable)
+    if fields.missing and len(now.fleet.members) > 1:
         # Not INVALID_ARGUMENT, which only vendors answer (docs/csi-contract.md#the-vendors-errors-pass-unchanged).
-        raise CallError(f"{ask.method.rpartition('/')[2]} needs the field {asked.missing}, which is empty")
-    if ask.method == GET_CAPACITY and now.fleet.members:
-        return _capacity(ask, now)
-    if ask.method in LISTINGS and not asked.things:
-        return _list(ask, now)
-    ends = asked.ends
+        raise CallError(f"{info.method.rpartition('/')[2]} needs the field {fields.missing}, which is empty")
+    if info.method == GET_CAPACITY and now.fleet.members:
+        return _capacity(info, now)
+    if info.method in LISTINGS and not fields.things:
+        return _list(info, now)
+    ends = fields.ends
     try:
-        node = _node_for_create(ask, now, holders) if asked.name else _node_for_call(ask, now)
+        node = _node_for_create(info, now, holders) if fields.name else _node_for_call(info, now)
     except ListsNeeded as needed:
-        node, ends = _node_for_deletion(ask, now, needed), ()
-    if ask.needs and (missing := ask.needs & now.fleet.lacking(node)):
-        raise _lacking(ask, node, min(missing))
+        node, ends = _node_for_deletion(info, now, needed), ()
+    if info.needs and (missing := info.needs & now.fleet.lacking(node)):
+        raise _lacking(info, node, min(missing))
     member = now.fleet.members.get(node)
-    keeping = Keeping.FIRST if asked.name or ends else Keeping.NEVER
-    segment = _segment(member, ask.mode)
-    return Send(node, member, keeping=keeping, ends=ends, segment=segment)
+    keeping = Keeping.FIRST if fields.name or ends else Keeping.NEVER
+    segment = _segment(member, info.mode)
+    return Route(node, member, keeping=keeping, ends=ends, segment=segment)
 
 
-def _node_for_create(ask: Ask, now: View, holders: Sequence[str]) -> str:
-    asked, fleet = ask.asked, now.fleet
+def _node_for_create(info: CallInfo, now: View, holders: Sequence[str]) -> str:
+    fields, fleet = info.fields, now.fleet
     if holders:
         return next((node for node in holders if node in now.connected), holders[0])
-    if asked.things:
-        return _beside_source(ask, now)
-    if asked.terms and (len(fleet.members) != 1 or any(member.segments for member in fleet)):
-        node = _in_topology(ask, now)
+    if fields.things:
+        return _beside_source(info, now)
+    if fields.terms and (len(fleet.members) != 1 or any(member.segments for member in fleet)):
+        node = _in_topology(info, now)
     elif len(fleet.members) > 1:
         why = (
             "the call asks for no topology, and the driver runs on several nodes; run external-provisioner with "
             "--feature-gates=Topology=true and --strict-topology, and use a StorageClass with volumeBindingMode "
             "WaitForFirstConsumer, or name the node with --node"
         )
-        raise _unfit(ask, asked.name, why)
+        raise _unfit(info, fields.name, why)
     elif fleet.members and not now.loss:
         (node,) = fleet.members
     else:
-        node = only_node(ask.driver, "", fleet.members, now)
+        node = only_node(info.driver, "", fleet.members, now)
     if fleet.members[node].lacks_topology and not fleet.members[node].segments:
         why = f"the name of node {node} cannot be the value of a label, so no volume could be bound to it"
-        raise _unfit(ask, asked.name, why)
+        raise _unfit(info, fields.name, why)
     return node
 
 
-def _beside_source(ask: Ask, now: View) -> str:
-    asked, node = ask.asked, find(ask, now)
+def _beside_source(info: CallInfo, now: View) -> str:
+    fields, node = info.fields, find(info, now)
     member = now.fleet.members.get(node)
-    if asked.terms and member is not None and member.tells_segments and not any(map(member.matches, asked.terms)):
+    if fields.terms and member is not None and member.tells_segments and not any(map(member.matches, fields.terms)):
         # The scheduler chooses another node (docs/csi-contract.md#resource_exhausted-lets-the-scheduler-choose-again).
         raise CallError(
-            f"{asked.things[0]} of driver {ask.driver} is on edge node {node}, and a copy of it is requested for "
+            f"{fields.things[0]} of driver {info.driver} is on edge node {node}, and a copy of it is requested for "
             f"another place; let the pod that uses the copy run on {node}",
             code=Code.RESOURCE_EXHAUSTED,
         )
     return node
 
 
-def _in_topology(ask: Ask, now: View) -> str:
-    asked, fleet = ask.asked, now.fleet
-    fitting = list(dict.fromkeys(node for term in asked.terms for node in fleet.at(term)))
+def _in_topology(info: CallInfo, now: View) -> str:
+    fields, fleet = info.fields, now.fleet
+    fitting = list(dict.fromkeys(node for term in fields.terms for node in fleet.at(term)))
     if not fitting:
         known = ", ".join(member.node for member in list(fleet)[:_SHOWN])
         why = f"none of the nodes that run it ({known or 'none does'}) is in the topology of the call"
-        raise _unfit(ask, asked.name, why)
-    is_choice = len(asked.terms) > 1 or len(fitting) > 1  # another term may have a node that the hub has lost
+        raise _unfit(info, fields.name, why)
+    is_choice = len(fields.terms) > 1 or len(fitting) > 1  # another term may have a node that the hub has lost
     if is_choice and now.loss:
-        raise knowledge_lost(ask.driver, now.loss)
-    able = [node for node in fitting if not (fleet.members[node].refused or ask.needs & fleet.lacking(node))]
+        raise knowledge_lost(info.driver, now.loss)
+    able = [node for node in fitting if not (fleet.members[node].refused or info.needs & fleet.lacking(node))]
     best = able or fitting
     return next((node for node in best if node in now.connected), best[0])
 
 
-def _node_for_call(ask: Ask, now: View) -> str:
-    if ask.asked.things:
-        return find(ask, now)
+def _node_for_call(info: CallInfo, now: View) -> str:
+    if info.fields.things:
+        return find(info, now)
     if len(now.fleet) > 1:
         raise CallError(
-            f"{ask.method.rpartition('/')[2]} would have to ask all {len(now.fleet)} edge nodes that run driver "
-            f"{ask.driver}, which the hub does not do yet; ask one: csi-bridge call --node NODE"
+            f"{info.method.rpartition('/')[2]} would have to ask all {len(now.fleet)} edge nodes that run driver "
+            f"{info.driver}, which the hub does not do yet; ask one: csi-bridge call --node NODE"
         )
-    return only_node(ask.driver, "", now.fleet.members, now)
+    return only_node(info.driver, "", now.fleet.members, now)
 
 
-def _node_for_deletion(ask: Ask, now: View, needed: ListsNeeded) -> str:
+def _node_for_deletion(info: CallInfo, now: View, needed: ListsNeeded) -> str:
     """A node for the deletion of a thing that no node has. Raises ListsNeeded while that is not certain."""
-    asked, fleet = ask.asked, now.fleet
+    fields, fleet = info.fields, now.fleet
     silent = [member.node for member in fleet if not can_list(member, needed.kind, now)]
-    if not needed.nodes or asked.ends != asked.things or not set(needed.nodes).isdisjoint(silent):
+    if not needed.nodes or fields.ends != fields.things or not set(needed.nodes).isdisjoint(silent):
         raise needed
-    if why := _why_uncertain(ask, now, silent):
+    if why := _why_uncertain(info, now, silent):
         why = f"the hub has no record of it, and {why}"
-        raise ListsNeeded(needed.kind, no_place(ask.driver, str(asked.things[0]), why)) from needed
+        raise ListsNeeded(needed.kind, no_place(info.driver, str(fields.things[0]), why)) from needed
     if {*fleet.members, *now.book.nodes} - now.listed:
         raise needed
     return needed.nodes[0]
 
 
-def _why_uncertain(ask: Ask, now: View, silent: Sequence[str]) -> str:
+def _why_uncertain(info: CallInfo, now: View, silent: Sequence[str]) -> str:
     """Why a node may have a thing although no list tells it; empty: none of these reasons.
 
     Returns the end of the sentence `the hub has no record of it, and …`. `silent` are nodes that cannot be asked for a
@@ -332,46 +332,46 @@ def _why_uncertain(ask: Ask, now: View, silent: Sequence[str]) -> str:
         return f"{', '.join(silent[:_SHOWN])} cannot be asked for a list"
     if book.open:
         return f"does not know the outcome of a create on {', '.join(sorted(book.open)[:_SHOWN])} yet"
-    if ask.asked.has_secrets:
+    if info.fields.has_secrets:
         return "sends the Secrets of this call to no node without it; csi-bridge call --node NODE sends it by hand"
     return ""
 
 
-def _capacity(ask: Ask, now: View) -> Send | AskAll:
-    fleet, terms = now.fleet, ask.asked.terms
+def _capacity(info: CallInfo, now: View) -> Route | AskAll:
+    fleet, terms = now.fleet, info.fields.terms
     if now.loss:
-        raise knowledge_lost(ask.driver, now.loss)
+        raise knowledge_lost(info.driver, now.loss)
     nodes = fleet.at(terms[0]) if terms else list(fleet.members)
     if not nodes and fleet.untold:
-        raise _unfit(ask, "GetCapacity", f"edge node {fleet.untold} has not told its topology yet")
-    able = [node for node in nodes if not ask.needs & fleet.lacking(node)] if ask.needs else nodes
+        raise _unfit(info, "GetCapacity", f"edge node {fleet.untold} has not told its topology yet")
+    able = [node for node in nodes if not info.needs & fleet.lacking(node)] if info.needs else nodes
     if nodes and not able:
-        raise _lacking(ask, nodes[0], min(ask.needs))
-    sends = _sends(ask, fleet, (node for node in able if node in now.connected))
-    return sends[0] if len(sends) == 1 else AskAll(sends)
+        raise _lacking(info, nodes[0], min(info.needs))
+    routes = _routes(info, fleet, (node for node in able if node in now.connected))
+    return routes[0] if len(routes) == 1 else AskAll(routes)
 
 
-def _list(ask: Ask, now: View) -> Send | AskAll:
-    fleet, token = now.fleet, ask.asked.token
+def _list(info: CallInfo, now: View) -> Route | AskAll:
+    fleet, token = now.fleet, info.fields.token
     at = page_tokens.read(token)
     if now.loss:
-        raise knowledge_lost(ask.driver, now.loss)
+        raise knowledge_lost(info.driver, now.loss)
     if strangers := sorted(set(now.book.nodes) - fleet.members.keys()):
-        raise not_listed(ask.driver, ask.method, dict.fromkeys(strangers, "it has not reported the driver yet"))
+        raise not_listed(info.driver, info.method, dict.fromkeys(strangers, "it has not reported the driver yet"))
     if not fleet.members or (len(fleet) == 1 and at is None):
-        node = only_node(ask.driver, "", now.fleet.members, now)
+        node = only_node(info.driver, "", now.fleet.members, now)
         member = fleet.members.get(node)
-        return Send(node, member, segment=_segment(member, ask.mode))
+        return Route(node, member, segment=_segment(member, info.mode))
     if token and (at is None or (at.own and at.node not in fleet.members)):
-        raise token_unknown(ask.method)
+        raise token_unknown(info.method)
     nodes = list(fleet.members)
     begin = bisect_left(nodes, at.node) if at is not None else 0
-    return AskAll(_sends(ask, fleet, nodes[begin : begin + 1 + _AHEAD]))
+    return AskAll(_routes(info, fleet, nodes[begin : begin + 1 + _AHEAD]))
 
 
-def _sends(ask: Ask, fleet: Fleet, nodes: Iterable[str]) -> tuple[Send, ...]:
+def _routes(info: CallInfo, fleet: Fleet, nodes: Iterable[str]) -> tuple[Route, ...]:
     found = ((node, fleet.members[node]) for node in nodes)
-    return tuple(Send(node, member, segment=_segment(member, ask.mode)) for node, member in found)
+    return tuple(Route(node, member, segment=_segment(member, info.mode)) for node, member in found)
 
 
 def _segment(member: Member | None, mode: str) -> Segment:

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from cloud.claims.requests import walk
 from cloud.claims.rules import RULES
-from cloud.placement.decisions import Segment, Send
+from cloud.placement.decisions import Route, Segment
 from common.csi.csi_pb2 import Volume
 from common.csi.methods import METHODS
 
@@ -26,20 +26,20 @@ def without_topology(method: str, request: bytes) -> bytes:
     return message.SerializeToString()
 
 
-def placed_answer(method: str, send: Send, answer: bytes) -> bytes:
-    """An answer with its topology changed as `Send.segment` says; the same bytes if it has nothing to change.
+def placed_answer(method: str, route: Route, answer: bytes) -> bytes:
+    """An answer with its topology changed as `Route.segment` says; the same bytes if it has nothing to change.
 
     ADDED concerns all volumes and snapshots in it, MISSING those volumes that the vendor gives none
     (docs/csi-contract.md#a-local-volume-says-where-it-is). An answer that does not parse stays as it is.
     """
-    rule, segments = RULES.get(method), send.member.segments if send.member is not None else {}
-    if send.segment is Segment.AS_IS or not segments or rule is None or not rule.placed:
+    rule, segments = RULES.get(method), route.member.segments if route.member is not None else {}
+    if route.segment is Segment.AS_IS or not segments or rule is None or not rule.placed:
         return answer
     try:
         message = METHODS[method].response.FromString(answer)
     except DecodeError:
         return answer
-    is_changed, is_added = False, send.segment is Segment.ADDED
+    is_changed, is_added = False, route.segment is Segment.ADDED
     for field in rule.placed:
         for placed in walk(message, field):
             if is_added or (isinstance(placed, Volume) and not placed.accessible_topology):

@@ -67,8 +67,8 @@ class NodeWriter(Writer):
         if fact is not None:
             if change.problems:
                 self._problems[node, ref] = change.problems
-            if is_made(found) and (machine := _machine(node, part(found, "status"), part(fact, "status"))):
-                await self._write_status(node, found, machine)
+            if is_made(found) and (status := _status_change(node, part(found, "status"), part(fact, "status"))):
+                await self._write_status(node, found, status)
 
     def _new_node(self, node: str) -> Body:
         metadata = {
@@ -80,11 +80,11 @@ class NodeWriter(Writer):
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **spec}
 
     async def _write_in_use(self, node: str, found: Body, fact: Mapping[str, Any]) -> Body:
-        told, there = in_use(fact), in_use(found)
-        self._in_use.note(node, set(told).intersection(there))  # these are in the Node even if the request fails
-        if told != there:
-            found = await self._write_status(node, found, {"volumesInUse": told})
-            self._in_use.note(node, told)
+        reported, present = in_use(fact), in_use(found)
+        self._in_use.note(node, set(reported).intersection(present))  # these are in the Node even if the request fails
+        if reported != present:
+            found = await self._write_status(node, found, {"volumesInUse": reported})
+            self._in_use.note(node, reported)
         return found
 
     async def _write_status(self, node: str, found: Body, change: Body) -> Body:
@@ -103,11 +103,11 @@ class _Change:
         return {name: changed for name, changed in parts.items() if changed}
 
     def _labels(self) -> Body:
-        there = self._found["metadata"].get("labels") or {}
+        present = self._found["metadata"].get("labels") or {}
         added: dict[str, str] = {}
         base = _base_labels(self._node, self._fact) if is_made(self._found) else {}
         for name, value in (*base.items(), *sorted(part(self._fact or {}, "metadata", "labels").items())):
-            has = there.get(name, added.get(name))
+            has = present.get(name, added.get(name))
             if name == NODE_SEGMENT and value != self._node:
                 self._problem(f"says that it is {name}={value}, which only the node of that name may be")
             elif has is None and is_reserved(name):
@@ -134,17 +134,17 @@ class _Change:
         return {**change, **self._node_ids()}
 
     def _node_ids(self) -> Body:
-        there = read_ids(annotation(self._found, NODE_IDS))
-        told = read_ids(annotation(self._fact or {}, NODE_IDS))
-        if there is None or told is None:
-            whose = "of its Node" if there is None else "that it tells"
+        present = read_ids(annotation(self._found, NODE_IDS))
+        reported = read_ids(annotation(self._fact or {}, NODE_IDS))
+        if present is None or reported is None:
+            whose = "of its Node" if present is None else "that it tells"
             self._problem(f"has no node ids in Kubernetes: the annotation {NODE_IDS} {whose} cannot be read")
             return {}
         before = written_drivers(self._found)
-        ids = {**{name: text for name, text in there.items() if name not in before}, **told}
-        ours = {name for name, text in told.items() if name in before or there.get(name) != text}
+        ids = {**{name: text for name, text in present.items() if name not in before}, **reported}
+        ours = {name for name, text in reported.items() if name in before or present.get(name) != text}
         change: Body = {}
-        if ids != there:
+        if ids != present:
             text = json.dumps(ids, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
             change[NODE_IDS] = text if ids else None
         if ours != before:
@@ -165,9 +165,9 @@ def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]
     return labels
 
 
-def _machine(node: str, status: Mapping[str, Any], told: Mapping[str, Any]) -> Body:
+def _status_change(node: str, status: Mapping[str, Any], reported: Mapping[str, Any]) -> Body:
     change: Body = {}
-    capacity, info = part(told, "capacity"), part(told, "nodeInfo")
+    capacity, info = part(reported, "capacity"), part(reported, "nodeInfo")
     # as numbers: the API server may spell an amount in another way
     if any(bytes_of(part(status, "capacity").get(name)) != bytes_of(amount) for name, amount in capacity.items()):
         change |= {"capacity": capacity, "allocatable": capacity}

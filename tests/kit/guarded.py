@@ -10,6 +10,7 @@ from cloud.detach.fences import Fences
 from cloud.detach.mount_guard import MountGuard
 from cloud.detach.mounts import Mounts, no_mounts
 from cloud.kinds.nodes import NodeState
+from cloud.nodes.known_node import Moment
 from cloud.nodes.node_records import StoredNode, record_of
 from cloud.records.records import Change
 from cloud.sources.source import Source
@@ -54,9 +55,9 @@ class Links:
     def away_since(self, name: str) -> float | None:
         return self.away.get(name)
 
-    def left(self, name: str) -> tuple[float, float] | None:
+    def left(self, name: str) -> Moment | None:
         since = self.away.get(name, LEFT)
-        return (0.0, since) if since is not None else None
+        return Moment(0.0, since) if since is not None else None
 
     def with_driver(self, driver: str) -> list[str]:
         return list(self.ids) if driver == DRIVER else []

@@ -17,6 +17,7 @@ from cloud.claims.claims import Claims
 from cloud.claims.election import ElectionRules, ServingCandidate
 from cloud.claims.rules import VOLUME, Thing
 from cloud.nodes.fleet import Fleet, Fleets
+from cloud.nodes.known_node import Moment
 from cloud.nodes.offers import Offers
 from cloud.nodes.question import Question, ask
 from cloud.nodes.visit import Visit
@@ -399,7 +400,7 @@ class Placed:
 
     def seat(self, name: str, _driver: str) -> ServingCandidate:
         if name in self.away:
-            return ServingCandidate("is away", self.left(name)[0])  # type: ignore[index]  # it is away
+            return ServingCandidate("is away", self.left(name).monotonic)  # type: ignore[union-attr]  # it is away
         return ServingCandidate(self.unfit.get(name, ""))
 
     def lease_s(self, _name: str) -> int:
@@ -408,9 +409,9 @@ class Placed:
     def machine(self, name: str) -> str:
         return self.machines.get(name, f"of {name}")
 
-    def left(self, name: str, machine: str = "") -> tuple[float, float] | None:
+    def left(self, name: str, machine: str = "") -> Moment | None:
         left, is_gone = self.left_at.get(name, 0.0), name in self.away or machine not in ("", self.machine(name))
-        return (left, self.now - self.monotonic + left) if is_gone else None
+        return Moment(left, self.now - self.monotonic + left) if is_gone else None
 
     def reach(self, name: str, driver: str) -> Visit:
         if name not in self.reports:
@@ -552,7 +553,7 @@ def record(claims: Claims, driver: str, node: str, thing: Thing, name: str) -> N
     """A node has made a thing under a name, and nobody has taken the answer of this pinned create."""
     attempt = claims.begin(driver, name, node)
     attempt.send()
-    claims.untaken(driver, attempt, node, [thing])
+    claims.record_untaken(driver, attempt, node, [thing])
 
 
 class Asked:

@@ -61,7 +61,7 @@ async def test_a_node_that_left_is_away_from_then_on(world: Known) -> None:
     left = world.nodes.left("n1")
     assert seat(world).unfit == "is away"
     assert away is not None
-    assert before <= away == left[0] <= time.monotonic()
+    assert before <= away == left.monotonic <= time.monotonic()
     assert world.nodes.lease_s("n1") == 0
 
 

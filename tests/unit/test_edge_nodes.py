@@ -18,7 +18,7 @@ from cloud.detach.mounts import no_mounts
 from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.node_records import read_node
 from cloud.nodes.unique_segments import UniqueKeys, UniqueSegments
-from cloud.placement.decisions import Ask, Send
+from cloud.placement.decisions import CallInfo, Route
 from cloud.records.records import RecordKind, Records
 from cloud.records.sqlite import SqliteRecords
 from common.csi.csi_pb2 import GetPluginInfoResponse
@@ -69,8 +69,10 @@ RENEWED = "k-2"
 class AsWanted:
     """A placement that sends each call to the node that its caller names."""
 
-    def decide(self, driver: str, method: str, _request: bytes, *, wanted: str, mode: str) -> tuple[Ask, Send]:
-        return Ask(driver, method, wanted=wanted, mode=mode), Send(wanted, None)
+    def decide(
+        self, driver: str, method: str, _request: bytes, *, named_node: str, mode: str
+    ) -> tuple[CallInfo, Route]:
+        return CallInfo(driver, method, named_node=named_node, mode=mode), Route(named_node, None)
 
 
 class Known:

@@ -51,7 +51,7 @@ class Hub:
 
     async def create(self, name: str, handle: str) -> None:
         """Record a volume as a create of this hub on n1 does."""
-        await self.claims.made(DRIVER, self.claims.begin(DRIVER, name, "n1"), "n1", [Thing(VOLUME, handle)])
+        await self.claims.record_made(DRIVER, self.claims.begin(DRIVER, name, "n1"), "n1", [Thing(VOLUME, handle)])
 
 
 async def test_a_mark_that_somebody_edits_or_deletes_is_written_again() -> None:

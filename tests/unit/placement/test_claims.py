@@ -114,14 +114,14 @@ class Overlap:
         try:
             await claimed(self.claims, D, attempt)
         except BaseException:
-            self.claims.end(D, attempt, in_doubt=None)
+            self.claims.end_attempt(D, attempt, in_doubt=None)
             raise
         attempt.send()
         if how in ("made", "nothing"):
-            made = self.claims.made(D, attempt, node, [thing] if how == "made" else [])
+            made = self.claims.record_made(D, attempt, node, [thing] if how == "made" else [])
             await kept(self.claims, made, attempt.claim)
         else:
-            self.claims.end(D, attempt, in_doubt=how == "doubt")
+            self.claims.end_attempt(D, attempt, in_doubt=how == "doubt")
 
     def pin(self, name: str, node: str, thing: Thing, how: str) -> None:
         if not set(self.claims.book(D).holders(name)) <= {node}:
@@ -129,19 +129,19 @@ class Overlap:
         attempt = self.claims.begin(D, name, node)
         attempt.send()
         if how == "untaken":
-            self.claims.untaken(D, attempt, node, [thing])
+            self.claims.record_untaken(D, attempt, node, [thing])
         else:
-            self.claims.end(D, attempt, in_doubt=how == "doubt")
+            self.claims.end_attempt(D, attempt, in_doubt=how == "doubt")
 
     def delete(self, node: str, thing: Thing) -> None:
-        self.begin(kept(self.claims, self.claims.deleted(D, node, [thing], settles=False)))
+        self.begin(kept(self.claims, self.claims.record_deleted(D, node, [thing], settles=False)))
 
     def record(self, node: str, thing: Thing, name: str) -> None:
         if set(self.claims.book(D).holders(name)) <= {node}:
             record(self.claims, D, node, thing, name)
 
     def listed(self, node: str, things: list[Thing]) -> None:
-        self.begin(self.claims.listed(D, node, VOLUME, things, began=self.now - 3.0, at=0.0))
+        self.begin(self.claims.record_list(D, node, VOLUME, things, began=self.now - 3.0, at=0.0))
 
     def forget(self, node: str) -> None:
         self.begin(self.claims.forget(node))
@@ -263,19 +263,19 @@ async def claims(tmp_path: Path) -> AsyncIterator[Claims]:
 
 async def make(claims: Claims, node: str, *things: Thing, name: str = NAME) -> None:
     """A create has made things."""
-    await claims.made(D, claims.begin(D, name, node), node, things)
+    await claims.record_made(D, claims.begin(D, name, node), node, things)
 
 
 async def doubt(claims: Claims, node: str) -> None:
     """A create has been sent, and has no answer."""
     await claimed(claims, D, attempt := claims.begin(D, NAME, node))
     attempt.send()
-    claims.end(D, attempt, in_doubt=True)
+    claims.end_attempt(D, attempt, in_doubt=True)
 
 
 async def delete(claims: Claims, node: str, thing: Thing = VOL, *, at: float = 100.0) -> None:
     claims.now = lambda: at
-    await claims.deleted(D, node, [thing], settles=False)
+    await claims.record_deleted(D, node, [thing], settles=False)
 
 
 @pytest.mark.parametrize(
@@ -306,9 +306,9 @@ async def test_a_success_that_a_full_disk_did_not_take_leaves_no_doubt_once_anot
         attempt.send()
     disk.fill()
     with pytest.raises(CallError, match="cannot record which edge node"):
-        await kept(claims, claims.made(D, first, "n1", [VOL]), first.claim)
+        await kept(claims, claims.record_made(D, first, "n1", [VOL]), first.claim)
     disk.empty()
-    await claims.made(D, second, "n1", [VOL])
+    await claims.record_made(D, second, "n1", [VOL])
     await close(claims)
     later = opened(tmp_path)
     for each in (claims, later):
@@ -324,13 +324,13 @@ async def test_a_thing_that_was_made_again_is_not_deleted_by_an_older_row_that_a
     await claimed(claims, D, attempt)
     disk.fill()
     with pytest.raises(CallError, match="cannot record which edge node"):
-        await kept(claims, claims.made(D, attempt, "n1", [VOL]), attempt.claim)
+        await kept(claims, claims.record_made(D, attempt, "n1", [VOL]), attempt.claim)
     disk.empty()
     await make(claims, "n1", VOL)
     await close(claims)
     later = opened(tmp_path)
     assert holders(later.book(D)) == {(NAME, "n1")}
-    assert (later.book(D).made(VOL), later.book(D).claims.keys()) == (["n1"], {NAME})
+    assert (later.book(D).makers(VOL), later.book(D).claims.keys()) == (["n1"], {NAME})
     await close(later)
 
 
@@ -374,7 +374,7 @@ async def test_a_pinned_retry_that_is_sent_while_its_node_is_forgotten_keeps_the
         attempt = claims.begin(D, NAME, "n1")
         attempt.send()
     await forgetting
-    claims.end(D, attempt, in_doubt=True)
+    claims.end_attempt(D, attempt, in_doubt=True)
     await close(claims)
     later = opened(tmp_path)
     assert holders(claims.book(D)) == holders(later.book(D)) == {(NAME, "n1")}
@@ -390,7 +390,7 @@ async def test_no_second_call_of_a_name_begins_at_another_node_unless_the_first_
     claims.begin(D, NAME, "n1")
     claims.begin(D, NAME, "n2", over={"n1"})
     first.send()
-    claims.end(D, first, in_doubt=True)
+    claims.end_attempt(D, first, in_doubt=True)
     assert (claims.book(D).holders(NAME), claims.book(D).open) == (["n2"], {"n2": 1})
 
 
@@ -431,33 +431,35 @@ async def test_the_lists_of_one_node_are_bounded_together(claims: Claims, monkey
     monkeypatch.setattr("cloud.claims.claims.MOST_LISTED_BYTES", 10 * (LISTED_BYTES + 3))
     ten = [Thing(VOLUME, f"v-{number}") for number in range(10)]
     for again in range(2):
-        await claims.listed(D, "n1", VOLUME, ten, began=float(again), at=0.0)
+        await claims.record_list(D, "n1", VOLUME, ten, began=float(again), at=0.0)
     with pytest.raises(CallError, match="the lists of this node have"):
-        await claims.listed("e.example", "n1", VOLUME, ten[:1], began=0.0, at=0.0)
+        await claims.record_list("e.example", "n1", VOLUME, ten[:1], began=0.0, at=0.0)
     with pytest.raises(CallError, match="the lists of this node have"):
-        await claims.listed(D, "n1", VOLUME, [*ten[1:], Thing(VOLUME, "w-0"), Thing(VOLUME, "w-1")], began=0.0, at=0.0)
-    await claims.listed("e.example", "n2", VOLUME, ten, began=0.0, at=0.0)
+        await claims.record_list(
+            D, "n1", VOLUME, [*ten[1:], Thing(VOLUME, "w-0"), Thing(VOLUME, "w-1")], began=0.0, at=0.0
+        )
+    await claims.record_list("e.example", "n2", VOLUME, ten, began=0.0, at=0.0)
     assert claims.book(D).has(ten[0], "n1")
-    await claims.listed(D, "n1", VOLUME, [], began=0.0, at=0.0)
-    await claims.listed("e.example", "n1", VOLUME, ten[:1], began=0.0, at=0.0)
+    await claims.record_list(D, "n1", VOLUME, [], began=0.0, at=0.0)
+    await claims.record_list("e.example", "n1", VOLUME, ten[:1], began=0.0, at=0.0)
 
 
 async def test_a_list_replaces_the_nodes_list_before_and_nothing_that_the_hub_saw(claims: Claims) -> None:
     gone, snapshot = Thing(VOLUME, "gone"), Thing(SNAPSHOT, "vol-2")
     await make(claims, "n1", VOL)
     await make(claims, "n1", gone, name="CreateVolume gone")
-    await claims.listed(D, "n1", VOLUME, [VOL, OTHER], began=500.0, at=0.0)
-    await claims.listed(D, "n1", SNAPSHOT, [snapshot], began=500.0, at=0.0)
+    await claims.record_list(D, "n1", VOLUME, [VOL, OTHER], began=500.0, at=0.0)
+    await claims.record_list(D, "n1", SNAPSHOT, [snapshot], began=500.0, at=0.0)
     await delete(claims, "n1", gone, at=1_000.0)
     book = claims.book(D)
     assert book.listed.keys() == {OTHER, snapshot}
-    await claims.listed(D, "n1", VOLUME, [gone], began=900.0, at=0.0)
-    assert (book.listed.keys(), book.made(VOL), book.deleted(gone)) == ({snapshot}, ["n1"], ["n1"])
-    await claims.listed(D, "n1", VOLUME, [gone], began=1_001.0, at=0.0)
-    assert book.made(gone) == ["n1"]  # under its name
+    await claims.record_list(D, "n1", VOLUME, [gone], began=900.0, at=0.0)
+    assert (book.listed.keys(), book.makers(VOL), book.deleted(gone)) == ({snapshot}, ["n1"], ["n1"])
+    await claims.record_list(D, "n1", VOLUME, [gone], began=1_001.0, at=0.0)
+    assert book.makers(gone) == ["n1"]  # under its name
     await delete(claims, "n1", OTHER, at=1_002.0)
-    await claims.listed(D, "n1", VOLUME, [gone, OTHER], began=1_003.0, at=0.0)
-    assert (book.made(OTHER), book.has(OTHER, "n1")) == ([], True)  # nobody saw its creation
+    await claims.record_list(D, "n1", VOLUME, [gone, OTHER], began=1_003.0, at=0.0)
+    assert (book.makers(OTHER), book.has(OTHER, "n1")) == ([], True)  # nobody saw its creation
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -473,10 +475,10 @@ async def test_a_list_gives_a_deleted_thing_its_name_back_unless_another_node_ha
     if is_full:
         disk.fill()
         with pytest.raises(CallError, match="cannot record which edge node"):
-            await claims.listed(D, "n1", VOLUME, [VOL, OTHER], began=101.0, at=0.0)
+            await claims.record_list(D, "n1", VOLUME, [VOL, OTHER], began=101.0, at=0.0)
         assert (claims.book(D).lists, claims.book(D).has(OTHER, "n1")) == ({}, False)
         disk.empty()
-    listing = asyncio.create_task(claims.listed(D, "n1", VOLUME, [VOL, OTHER], began=101.0, at=0.0))
+    listing = asyncio.create_task(claims.record_list(D, "n1", VOLUME, [VOL, OTHER], began=101.0, at=0.0))
     await asyncio.sleep(0)
     assert not claims.book(D).has(OTHER, "n1")  # before the records have the mark
     await listing
@@ -494,7 +496,7 @@ async def test_what_is_forgotten_is_all_of_a_node_and_nothing_of_another(claims:
     await make(claims, "n1", VOL, name="CreateVolume made")
     await make(claims, "n2", VOL, name="CreateVolume kept")
     await claimed(claims, D, claims.begin(D, NAME, "n1"))
-    await claims.listed(D, "n1", VOLUME, [OTHER], began=0.0, at=0.0)
+    await claims.record_list(D, "n1", VOLUME, [OTHER], began=0.0, at=0.0)
     assert claims.knows("n1", D)
     assert not claims.knows("n1", "other.example")
     await claims.forget("n1", "other.example")
@@ -515,7 +517,7 @@ async def test_a_node_that_lists_again_is_not_forgotten_with_its_things_any_more
     for node in NODES:
         await claims.forget(node)
     assert claims.book(D).marks == {"n1": Mark.FORGOTTEN}
-    await claims.listed(D, "n1", VOLUME, [], began=0.0, at=0.0)
+    await claims.record_list(D, "n1", VOLUME, [], began=0.0, at=0.0)
     assert (claims.book(D).lists, claims.book(D).marks) == ({("n1", VOLUME): 0.0}, {})
 
 
@@ -523,14 +525,14 @@ async def test_a_node_whose_list_told_of_unknown_things_before_the_hubs_restart_
     claims: Claims, tmp_path: Path
 ) -> None:
     for node in NODES:
-        await claims.listed(D, node, VOLUME, [VOL, OTHER], began=0.0, at=0.0)
+        await claims.record_list(D, node, VOLUME, [VOL, OTHER], began=0.0, at=0.0)
     await delete(claims, "n1")
     await delete(claims, "n1", OTHER)
     await close(claims)
     later = opened(tmp_path)
     assert later.book(D).marks == {"n1": Mark.LISTED, "n2": Mark.LISTED}  # n1 may have snapshots
-    await later.listed(D, "n1", VOLUME, [], began=0.0, at=0.0)
-    await later.listed(D, "n1", SNAPSHOT, [], began=0.0, at=0.0)
+    await later.record_list(D, "n1", VOLUME, [], began=0.0, at=0.0)
+    await later.record_list(D, "n1", SNAPSHOT, [], began=0.0, at=0.0)
     for node in NODES:
         await later.forget(node)
     assert later.book(D).marks == {"n2": Mark.FORGOTTEN}
@@ -547,10 +549,10 @@ async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path) -> None:
     clock[0] = 200.0
     record(claims, D, "n1", OTHER, NAME)
     attempt.send()
-    claims.end(D, attempt, in_doubt=True)
+    claims.end_attempt(D, attempt, in_doubt=True)
     await claimed(claims, D, again := claims.begin(D, NAME, "n1"))
-    claims.end(D, again, in_doubt=None)
-    await claims.listed(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0, at=0.0)
+    claims.end_attempt(D, again, in_doubt=None)
+    await claims.record_list(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0, at=0.0)
     for _ in range(2):
         seen = await claims.ledger()
         assert seen.open == [OpenName(D, NAME, "n1", 100.0, in_doubt=True)]
@@ -571,7 +573,7 @@ async def test_the_ledger_is_read_in_parts_and_a_create_that_ends_meanwhile_is_n
     attempt = claims.begin(D, "CreateVolume new", "n1")
     reading = asyncio.create_task(claims.ledger())
     await asyncio.sleep(0)
-    ending = claims.made(D, attempt, "n1", [Thing(VOLUME, "new")])
+    ending = claims.record_made(D, attempt, "n1", [Thing(VOLUME, "new")])
     await asyncio.sleep(0)
     assert not reading.done()
     ledger = await reading
@@ -587,7 +589,7 @@ async def test_a_claim_that_an_earlier_hub_has_written_late_keeps_its_name_from_
     late = Change(RecordKind.CLAIM, (D, NAME), {"state": "open", "node": "n1", "since": 1.0})
     attempt = claims.begin(D, NAME, "n2")
     assert not adopt[RecordKind.CLAIM](late.key, late.body)  # this hub's own call is not over
-    claims.end(D, attempt, in_doubt=False)
+    claims.end_attempt(D, attempt, in_doubt=False)
     assert adopt[RecordKind.CLAIM](late.key, late.body)
     with pytest.raises(CallError, match="n1"):
         claims.begin(D, NAME, "n2")

@@ -134,7 +134,7 @@ def doubt(site: Site) -> None:
     store = site.world.store
     attempt = store.begin(DRIVER, "CreateVolume pvc-9", "n1")
     attempt.send()
-    store.end(DRIVER, attempt, in_doubt=True)
+    store.end_attempt(DRIVER, attempt, in_doubt=True)
 
 
 # ---- orphans ---------------------------------------------------------------------------------------------------------

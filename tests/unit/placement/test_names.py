@@ -635,10 +635,10 @@ async def test_a_fault_of_the_store_is_logged_although_the_caller_has_left(
     await world.has_made("n1")
     end = asyncio.get_running_loop().create_future()
 
-    def deleted(*_: object, **__: object) -> asyncio.Future[None]:
+    def record_deleted(*_: object, **__: object) -> asyncio.Future[None]:
         return end
 
-    monkeypatch.setattr(world.store, "deleted", deleted)
+    monkeypatch.setattr(world.store, "record_deleted", record_deleted)
     deleting = asyncio.create_task(world.ask("DeleteVolume", delete()))
     await settle()
     deleting.cancel()

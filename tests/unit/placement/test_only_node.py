@@ -13,8 +13,8 @@ from cloud.placement.find import only_node
 from common.errors import CallError
 
 
-def route(driver: str, wanted: str, candidates: Collection[str], *, loss: str = "") -> str:
-    return only_node(driver, wanted, candidates, View(Fleet({}), {"n1", "n2", "n7"}, Book(), loss=loss))
+def route(driver: str, named_node: str, candidates: Collection[str], *, loss: str = "") -> str:
+    return only_node(driver, named_node, candidates, View(Fleet({}), {"n1", "n2", "n7"}, Book(), loss=loss))
 
 
 @pytest.mark.parametrize("candidates", [(), ("n1",), ("n1", "n2")])

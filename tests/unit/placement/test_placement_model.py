@@ -32,9 +32,9 @@ from cloud.claims.claim import Id, Mark
 from cloud.claims.requests import deletion_of
 from cloud.claims.rules import VOLUME, Thing
 from cloud.nodes.question import Question
-from cloud.placement.decisions import Send, View
+from cloud.placement.decisions import Route, View
 from cloud.placement.find import ListsNeeded, find_thing
-from cloud.placement.route import ask_for, route
+from cloud.placement.route import read_info, route
 from cloud.proxy.driver_settings import Mode
 from cloud.records.records import RecordKind
 from common.csi import csi_pb2 as csi
@@ -593,13 +593,13 @@ def test_a_deletion_goes_to_another_node_only_if_no_node_has_the_volume(
         listed=fresh,
     )
     request = delete().SerializeToString()
-    ask = ask_for(DRIVER, CONTROLLER + "DeleteVolume", request, wanted="", mode=Mode.LOCAL, fleet=nodes)
+    info = read_info(DRIVER, CONTROLLER + "DeleteVolume", request, named_node="", mode=Mode.LOCAL, fleet=nodes)
     try:
-        decision = route(ask, now)
+        decision = route(info, now)
     except (CallError, ListsNeeded):
         assert why != "there is none"
         return
-    assert isinstance(decision, Send)
+    assert isinstance(decision, Route)
     if why == "there is none":
         assert not case.named or case.own or decision.node in case.named
     else:

@@ -12,9 +12,9 @@ from cloud.claims.book import Book
 from cloud.claims.claim import Id, Mark
 from cloud.claims.rules import VOLUME, Thing
 from cloud.nodes.fleet import Fleet
-from cloud.placement.decisions import AskAll, Keeping, Segment, Send, View
+from cloud.placement.decisions import AskAll, Keeping, Route, Segment, View
 from cloud.placement.find import ListsNeeded
-from cloud.placement.route import ask_for, route
+from cloud.placement.route import read_info, route
 from cloud.proxy.driver_settings import Mode
 from common.csi import csi_pb2 as csi
 from common.errors import CallError
@@ -37,17 +37,21 @@ def book(*made_at: str, open_at: str = "") -> Book:
 
 def decided(
     method: str, request: Message, known: Book, *, mode: str = Mode.LOCAL, wanted: str = "", away: str = ""
-) -> Send | AskAll:
-    ask = ask_for(DRIVER, CONTROLLER + method, request.SerializeToString(), wanted=wanted, mode=mode, fleet=FLEET)
-    return route(ask, View(FLEET, FLEET.members.keys() - {away}, known))
+) -> Route | AskAll:
+    info = read_info(
+        DRIVER, CONTROLLER + method, request.SerializeToString(), named_node=wanted, mode=mode, fleet=FLEET
+    )
+    return route(info, View(FLEET, FLEET.members.keys() - {away}, known))
 
 
 def of_nobodys(method: str = "DeleteVolume", request: Message | None = None, **now: Any) -> Any:
     """The decision about a volume that no node has, according to complete lists; or the refusal."""
     path = method if "/" in method else CONTROLLER + method
-    ask = ask_for(DRIVER, path, (request or delete()).SerializeToString(), wanted="", mode=Mode.LOCAL, fleet=FLEET)
+    info = read_info(
+        DRIVER, path, (request or delete()).SerializeToString(), named_node="", mode=Mode.LOCAL, fleet=FLEET
+    )
     try:
-        return route(ask, View(FLEET, ALL, Book(), listed=ALL)._replace(**now))
+        return route(info, View(FLEET, ALL, Book(), listed=ALL)._replace(**now))
     except ListsNeeded as needed:
         return needed
 
@@ -59,39 +63,39 @@ def refusing(node: str) -> Fleet:
 
 def test_a_create_that_the_hub_places_is_claimed_first_and_its_topology_goes_to_no_vendor_without_one() -> None:
     decision = decided("CreateVolume", create("pvc-1", on("n2")), Book())
-    assert decision == Send("n2", FLEET.members["n2"], keeping=Keeping.FIRST, segment=Segment.ADDED)
+    assert decision == Route("n2", FLEET.members["n2"], keeping=Keeping.FIRST, segment=Segment.ADDED)
 
 
 @pytest.mark.parametrize(("mode", "keeping"), [(Mode.PINNED, Keeping.LATE), ("", Keeping.FIRST)])
 def test_a_pinned_create_is_claimed_late_and_an_operators_first(mode: str, keeping: Keeping) -> None:
     decision = decided("CreateVolume", create(), Book(), mode=mode, wanted="n1")
-    assert decision == Send("n1", FLEET.members["n1"], keeping=keeping)
+    assert decision == Route("n1", FLEET.members["n1"], keeping=keeping)
 
 
 def test_a_pinned_deletion_of_an_id_that_the_store_does_not_have_there_passes_unrecorded() -> None:
     for holder, ends in (("n1", (VOLUME_1,)), ("n2", ())):
         decision = decided("DeleteVolume", delete(), book(holder), mode=Mode.PINNED, wanted="n1")
-        assert isinstance(decision, Send)
+        assert isinstance(decision, Route)
         assert (decision.ends, decision.keeping is Keeping.NEVER) == (ends, not ends)
 
 
 @pytest.mark.parametrize("away", ["n1", "n2"])
 def test_of_two_nodes_that_made_something_under_a_name_the_connected_one_gets_the_next_create(away: str) -> None:
     decision = decided("CreateVolume", create("pvc-1", on("n3")), book("n1", "n2"), away=away)
-    assert isinstance(decision, Send)
+    assert isinstance(decision, Route)
     assert decision.node == {"n1": "n2", "n2": "n1"}[away]
 
 
 def test_a_name_with_an_open_create_goes_to_its_node_alone_whatever_another_one_made_under_it() -> None:
     decision = decided("CreateVolume", create("pvc-1", on("n3")), book("n1", open_at="n2"), away="n2")
-    assert isinstance(decision, Send)
+    assert isinstance(decision, Route)
     assert decision.node == "n2"
 
 
 def test_a_pinned_create_goes_to_any_of_two_nodes_that_made_something_under_its_name_and_to_no_third() -> None:
     for node in ("n1", "n2"):
         decision = decided("CreateVolume", create(), book("n1", "n2"), mode=Mode.PINNED, wanted=node)
-        assert isinstance(decision, Send)
+        assert isinstance(decision, Route)
         assert decision.node == node
     with pytest.raises(CallError, match="may have carried out") as refused:
         decided("CreateVolume", create(), book("n1", "n2"), mode=Mode.PINNED, wanted="n3")
@@ -140,7 +144,7 @@ def test_the_deletion_of_what_no_node_has_goes_to_the_first_node_that_may_have_i
     back = marked(forgotten="n2")
     for node, now in (("n1", {}), ("n1", {"book": back}), ("n2", {"volumes": affinity("n2", "n3", handle="vol-1")})):
         decision = of_nobodys(**now)
-        assert isinstance(decision, Send)
+        assert isinstance(decision, Route)
         assert (decision.node, decision.ends, decision.keeping) == (node, (), Keeping.NEVER)
 
 

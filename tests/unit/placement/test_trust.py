@@ -165,7 +165,7 @@ async def test_of_a_node_that_answers_with_foreign_ids_again_and_again_the_newes
 
 async def test_an_id_that_another_node_only_lists_or_has_deleted_is_handed_on(zone: Placed) -> None:
     things = [Thing(VOLUME, "vol-1")]
-    await zone.store.listed(DRIVER, "n2", VOLUME, things, began=zone.now, at=0.0)
+    await zone.store.record_list(DRIVER, "n2", VOLUME, things, began=zone.now, at=0.0)
     zone.know("n3", "vol-1", "CreateVolume pvc-0")
     await zone.ask("DeleteVolume", delete(), mode="", wanted="n3")
     zone.make("n1", "vol-1")
