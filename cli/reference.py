@@ -1,5 +1,6 @@
-"""The reference page: every command, flag and metric as Markdown, made from the code (`make reference`)."""
+"""The reference page: every command, flag and metric in docs/reference.md, from the code (`make reference`)."""
 
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -15,61 +16,25 @@ from common.observe.exposition import registry_of
 from common.observe.metrics import CALL_BUCKETS_S, Metrics, VolumeStats
 from common.pages.schema import PAGES
 
-_HEAD = """\
-# Reference
-
-For anyone who needs a flag, a variable or a metric by its name. `make reference` writes this page. The codes that a
-caller gets are in [architecture.md](architecture.md#what-the-caller-is-told). `--help` of a command says more about it.
-
-* **Shared flags** stand once, after the commands: those [of every process](#flags-of-every-process) and those [of
-  commands that ask the hub](#flags-of-commands-that-ask-the-hub).
-* **Variables.** Each flag has one, with the command's name: `--why` of `fence` is `CSI_BRIDGE_FENCE_WHY`, `--wait` of
-  `edge volumes` is `CSI_BRIDGE_EDGE_VOLUMES_WAIT`. Those of `edge run` and `edge join` begin with `CSI_BRIDGE_EDGE_`.
-  `CSI_BRIDGE_HUB` is the hub's socket for all commands that ask it. A flag wins over its variable. An empty variable
-  counts as not set. The variable of a repeatable flag holds its values with spaces between them.
-* **Values.** A duration is `500ms`, `10s`, `1h30m`, or a number of seconds. A size is `16384`, `64KiB` or `4MiB`.
-* **Exit codes.** 2: a flag or variable cannot be used. 1: any other failure.
-* **Output.** Commands that print a table, a report or facts print JSON with `--output=json` (`-o json`). Its times are
-  in RFC 3339 (`2026-11-22T03:20:54Z`). In a pipe, each row of a table is one line.
-* **Shell completion.** `eval "$(_CSI_BRIDGE_COMPLETE=bash_source csi-bridge)"` in bash. For zsh write `zsh_source`, for
-  fish `_CSI_BRIDGE_COMPLETE=fish_source csi-bridge | source`.
-"""
-
-_METRICS = """\
-## Metrics
-
-A process with `--http` serves them at `/metrics` in Prometheus' format, with the `process_…` metrics of Prometheus' own
-client. `/healthz` and `/readyz` answer 200 while the process lives. `/readyz` answers 503 with the reason while a proxy
-driver does not know its driver, and until a hub listens. A hub's `/readyz/active` answers 200 while it leads, and 503
-with the reason while it is a standby. For the state of links see
-`csi_bridge_connected_nodes` and `csi-bridge status`. The `kubelet_volume_stats_…` are an agent's on a node without a
-kubelet: [usage for dashboards and alerts](edge-without-kubelet.md#usage-for-dashboards-and-alerts).
-"""
-
 # The flags that several commands have, by the heading of their section.
 _SHARED = {
     "Flags of every process": PROCESS_OPTIONS,
     "Flags of commands that ask the hub": OPERATOR_OPTIONS,
 }
 
-_PAGES = """\
-## State as JSON
-
-The hub and the agent show their state as JSON over HTTP on their UNIX sockets: the hub on its `--uds`, the agent on its
-`--status`. Neither shows it on the network. [pages.schema.json](pages.schema.json) describes every field. Times are in
-RFC 3339. A later version may add fields.
-
-```console
-$ curl --unix-socket /var/lib/kubeedge/kubeedge.sock http://localhost/nodes
-```
-"""
+_PLACE = re.compile(r"(<!-- (commands|pages|metrics) -->\n).*?(<!-- end -->\n)", re.DOTALL)  # of a part in the page
 
 
-def render() -> str:
+def render(page: str) -> str:
+    """The page with its parts as the code has them."""
+    parts = {"commands": _commands, "pages": _pages, "metrics": _metrics}
+    return _PLACE.sub(lambda place: place[1] + parts[place[2]]() + place[3], page)
+
+
+def _commands() -> str:
     found = dict(commands("", cli))
     sections = [_command(path, command) for path, command in found.items()]
-    shared = [_shared(heading, options, found) for heading, options in _SHARED.items()]
-    return "\n".join([_HEAD, "## Commands\n", *sections, *shared, _PAGES, _pages(), _METRICS, _metrics()])
+    return "\n".join([*sections, *(_shared(heading, options, found) for heading, options in _SHARED.items())])
 
 
 def commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
@@ -167,4 +132,4 @@ def _escaped(cell: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(render())
+    sys.stdout.write(render(sys.stdin.read()))

@@ -72,30 +72,9 @@ class WebSocket(asyncio.Protocol):
     """One WebSocket connection: gives received messages to its link, and writes the link's messages."""
 
     __slots__ = (
-        "_core",
-        "_ended",
-        "_frames",
-        "_head",
-        "_is_client",
-        "_kept",
-        "_later",
-        "_limits",
-        "_link",
-        "_loop",
-        "_made_at",
-        "_make_link",
-        "_on_end",
-        "_on_failed",
-        "_on_made",
-        "_on_plain",
-        "_opened",
-        "_reason",
-        "_scheduled",
-        "_timer",
-        "_transport",
-        "began",
-        "is_free",
-        "lingers",
+        "_core", "_ended", "_frames", "_head", "_is_client", "_kept", "_later", "_limits", "_link", "_loop", "_made_at",
+        "_make_link", "_on_end", "_on_failed", "_on_made", "_on_plain", "_opened", "_reason", "_scheduled", "_timer",
+        "_transport", "began", "is_free", "lingers",
     )  # fmt: skip
 
     def __init__(
