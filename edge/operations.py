@@ -14,8 +14,8 @@ Rules:
 * Near the limit of operations, a driver with many of them leaves the last places to the other drivers of the node.
 * An operation ends after `limit_s`: a hanging driver must not block a name for ever. One that needs the controller
   lease also ends with it (`edge.calls.controller_lease`).
-* An operation that needs the lease does not begin beside one on the same object that its answer would settle: the hub
-  takes a final answer as the end of both, and another node may then change the object (`_settles`).
+* An operation that needs the lease is refused while another one runs that its final answer would settle (`_settles`):
+  the hub takes the answer as the end of both, and another node could change the object too early.
 * Nothing here waits: each caller is told the outcome, at once. An ordinary call costs no task and no timer.
 
 The table `_RULES` gives the key of each method. A method outside it is no operation, but a plain call.
@@ -186,18 +186,18 @@ class Operations:
         return [in_words(key) for key in self._running]
 
     def begin(self, call: "HubCall", lease: ControllerLease | None = None) -> None:
-        """Give a call the result of its operation: kept, joined, or by sending it.
+        """Give a call its result: a kept one, that of a running operation, or the driver's answer to this call.
 
-        It hears the vendor's `Result`, or the error: of the driver's call, of its time, or of the lease. It hears a
-        kept result, or the end of a call that ends at once, before this returns.
+        `call.tell` gets the `Result` or an error (the driver's call failed, the time limit passed, or the lease ended),
+        perhaps before this returns.
 
         Args:
             call: the call.
             lease: the lease that the operation needs, if it needs one.
 
         Raises:
-            CallError: it runs with other arguments; or it needs a lease, and another one that it settles runs. Nothing
-                was sent.
+            CallError: the operation runs with other arguments, or it needs the lease and an operation that it would
+                settle runs. Nothing was sent.
             Overloaded: too many others are running, of all drivers or of this one; nothing was sent.
         """
         key = call.key
@@ -210,7 +210,8 @@ class Operations:
             return
         if lease is not None:
             self._check_settled(call)
-        if self._most - len(self._running) <= self._most // 4:  # else there is room, whoever asks
+        # With more than a quarter free, `has_room` refuses nobody.
+        if self._most - len(self._running) <= self._most // 4:
             self._check_room(key[0])
         self._running[key] = call
         self._steps += 1
@@ -299,7 +300,7 @@ class Operations:
             raise self._aborted(f"{in_words(call.key)} is already under way with other arguments", call.key[0])
         log.debug("a retry joins %s", in_words(call.key))
         running.joined += (call,)
-        if lease is not None:  # it may be under it already
+        if lease is not None:  # the running operation may have the lease already
             running.lease = lease
             lease.begin(running)
 
@@ -341,7 +342,7 @@ class Operations:
         touched = self._touched.get(made, 0)  # an operation on the object that still runs has left its step here
         doubtful = touched > call.step or (touched and any(it.about == made for it in self._running.values()))
         about = call.about or made
-        if about and (self._running or self._kept):  # else nobody would ever look at it
+        if about and (self._running or self._kept):  # else nobody reads `_touched`
             self._touch(about)
         if doubtful or not made:
             return

@@ -6,14 +6,15 @@ Rules:
   The handler hears of no other. The link to a standby is warm: nobody dials when its hub begins to lead.
 * When a higher epoch is heard, the links of lower ones end at once, with all calls: nobody waits for a silent hub, and
   a late call of a former leader reaches nobody. A hub that says a lower epoch is refused.
-* With one address in the network, a link to a standby is of no use: it ends, and the address is dialled again, because
-  it may lead to another hub by then. That of a UNIX socket does not.
-* If two addresses lead to one hub, which takes one link of a process, the newer one stays, and the other address rests.
-  One by a UNIX socket stays: a hub that serves a driver is among those that this one dials.
+* With one network address, a link to a standby is useless: it ends, and the address is dialled again, because it may
+  lead to another hub by then. A link by a UNIX socket stays: its hub is always the same.
+* If two addresses lead to one hub, the newer link stays and the other address rests, because a hub takes one link of a
+  process. A link by a UNIX socket stays, and the newer one is refused: a hub that serves a driver (`--serve`) may also
+  dial its own network address.
 * Between two dials an address waits 1 to 30 s with jitter, so that ten thousand agents do not dial a restarted hub in
   step. The waits begin anew after a success, or when another link is gone.
-* The link of a hub that was stopped, or has a successor, is needed only when the other one's ends: until then its first
-  dial waits longer, and leaves machine and line to the takeover.
+* If a link ends while another hub leads, or its hub was stopped and a standby has a link, nobody needs it soon. Its
+  first redial then waits up to `LEISURE_S` more, to leave CPU and line to the takeover.
 * A new certificate needs a new connection. `move()` dials it while the present link, the former one from then on, goes
   on. The former link ends when its calls have ended, so the change of certificates loses no call.
 """
@@ -41,7 +42,7 @@ log = logging.getLogger("csi_bridge.uplink")
 
 FIRST_REDIAL_S = 1.0  # when a link ends, the next dial begins within this time: a hub's restart takes about a second
 
-# When the link to a former leader has ended, and another hub has one, the next dial begins within this time.
+# A link that nobody needs (`can_spare`) is dialled again up to this much later.
 LEISURE_S = 10.0
 
 # No wait between dials is longer: a node that is online again has its link within half a minute.
@@ -333,6 +334,7 @@ class Uplink:
         context, certificate = (self._tls.context(), self._tls.certificate) if self._tls is not None else (None, b"")
         hello = replace(self._hello(), beside=True) if address.link is not None else self._hello()
         link = await self._make_link(address.endpoint, hello, address, limits=self._limits, tls=context)
+        # It ended during its greeting: a failed dial, unless this process drains or the address is a duplicate.
         if link.over and not (self.is_draining or address.is_double):
             raise HandshakeRefused(*await link.wait_closed())
         return link, certificate
@@ -350,7 +352,7 @@ class Uplink:
         return next((it for it in found if instance and it.instance == instance), None)
 
     def refusal(self, address: HubAddress, link: Link) -> HandshakeRefused | None:
-        """Why a link is of no use; None if it is."""
+        """Why a link is refused; None if it is accepted."""
         epoch = link.peer.epoch
         if self.is_draining and link not in self._heard:
             return HandshakeRefused(Reason.STOPPED, "the process stops")

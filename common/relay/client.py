@@ -7,7 +7,8 @@ Rules:
 * The channel dials at the first call. It dials again after the connection has died, or when its owner has found that
   the socket's file has changed (`look`). It sends no keepalive pings: grpc-go closes connections for them.
 * On each new connection the channel first asks for the driver's name. It sends no call for another driver there.
-* There is one dial at a time. After a failure the next one waits up to a second, unless the socket's file has changed.
+* There is one dial at a time. For up to a second after a failed dial, calls fail at once with its reason, unless the
+  socket's file has changed.
 """
 
 import asyncio
@@ -92,10 +93,10 @@ class Channel:
             await next(iter(self._connections)).gone.wait()
 
     def open(self, call: ClientCall) -> None:
-        """Send a call's request on the current connection, or once one is dialled. The call's end may come at once.
+        """Send a call's request on the current connection, or once one is dialled.
 
-        The call fails with `VendorUnreachable` if no connection can be made, and is not sent if another driver
-        than its own serves the socket.
+        The call may end before this returns. It fails with `VendorUnreachable` if no connection can be made, and is not
+        sent if another driver than its own serves the socket.
         """
         connection = self._connection
         if (
@@ -118,7 +119,7 @@ class Channel:
 
         A sidecar never looks. To look before each call would cost a tenth of the call's time.
         """
-        if self._file_id != (file_id(self.path) or self._file_id):
+        if self._file_id != (file_id(self.path) or self._file_id):  # a missing file is no replacement
             self._renew()
             if self._dial is not None and self._dial.cancel():  # its driver may hang before it gives its name
                 self._begin_dial()
@@ -157,7 +158,7 @@ class Channel:
             self._failures, self._retry_at_s = 0, 0.0
             self._connection = dialled
         waiting, self._waiting = self._waiting, {}
-        while waiting:  # an end that is told may cancel others: they take themselves out
+        while waiting:  # `fail` and `open` may cancel other waiting calls, which then leave `waiting`
             call = next(iter(waiting))
             del waiting[call]
             if isinstance(dialled, str):

@@ -6,8 +6,8 @@ It has the parts of HTTP/2 that gRPC uses: no push, no priorities, no upgrade. R
   has a method beside it.
 * Output leaves in one write at the end of the loop's turn, or at once if a request or an answer is complete. While a
   window or the socket is full, messages wait here, not in the transport.
-* The connection's window is given back at once, a stream's window when its bytes were used. So a stream with a slow
-  reader does not block the others.
+* DATA counts as returned to the connection's window when it comes, and to a stream's window only when its bytes were
+  used. So a stream with a slow reader does not block the others.
 * A received GOAWAY ends no stream: streams up to its last id finish (section 6.8).
 * A frame on a stream that is over is ignored, because it may have crossed this side's RST_STREAM or trailers. Its
   headers are still decoded and its bytes counted.
@@ -34,7 +34,7 @@ log = logging.getLogger("csi_bridge.relay")
 # message. A message of 4 MiB waits for eight window updates, which take microseconds on a UNIX socket.
 STREAM_WINDOW_BYTES = 1 << 20
 
-RETURN_BYTES = STREAM_WINDOW_BYTES // 2  # so many used bytes are given back to a stream's window in one update
+RETURN_BYTES = STREAM_WINDOW_BYTES // 2  # a stream's window is updated in steps of at least this size
 
 CONNECTION_WINDOW_BYTES = 1 << 30  # so large that it never limits: the streams' windows limit the memory
 
@@ -67,9 +67,8 @@ _PONG = frames.pack_head(8 << 8 | frames.PING, frames.ACK, 0)
 _SHAPE = frames.END_HEADERS | frames.PADDED | frames.PRIORITY_FLAG  # they say where the block is in HEADERS
 _SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}  # fixed ones (section 6)
 
-Taken = Callable[
-    [bool], None
-]  # told once: True when the bytes were given to the transport, False when their stream ended first
+# Called once: True when the transport has the bytes, False when their stream ended first.
+Taken = Callable[[bool], None]
 
 
 class Http2Stream:
@@ -230,7 +229,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
                         self._break_stream(stream, ErrorCode.FLOW_CONTROL_ERROR)
                     else:
                         stream.remote_ended = bool(flags & frames.END_STREAM)
-                        if stream.remote_ended and end - at > 3 and data[at + 3] <= frames.HEADERS:  # another call's
+                        # Another call's DATA or HEADERS follows in this read: what both cause leaves together.
+                        if stream.remote_ended and end - at > 3 and data[at + 3] <= frames.HEADERS:
                             is_batch = batch.begin() or is_batch
                         stream.data_received(data, start, stop)
                 elif kind in _BLOCKS or self._block is not None:
@@ -250,7 +250,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
                         self._break_stream(stream, ErrorCode.STREAM_CLOSED)
                     else:
                         stream.remote_ended = bool(flags & frames.END_STREAM)
-                        if stream.remote_ended and end - at > 3 and data[at + 3] <= frames.HEADERS:  # another call's
+                        # Another call's DATA or HEADERS follows in this read: what both cause leaves together.
+                        if stream.remote_ended and end - at > 3 and data[at + 3] <= frames.HEADERS:
                             is_batch = batch.begin() or is_batch
                         stream.headers_received(fields)
                 elif kind == frames.PING and size == 8 and not stream_id and not flags & frames.ACK:
@@ -329,7 +330,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
             self.out.append(frames.rst_stream(stream_id, code))
 
     def give_back(self, stream: Http2Stream) -> None:
-        """Let the peer send as many bytes again as its stream holds: all were used."""
+        """Return a stream's bytes to its window, once they are `RETURN_BYTES`: all of them were used."""
         if stream.held >= RETURN_BYTES and not stream.remote_ended:
             self.out.append(frames.window_update(stream.stream_id, stream.held))
             stream.held = 0
@@ -398,7 +399,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
         trailers = None
         if is_last:
             del self.outgoing[stream.stream_id]
-            trailers, stream.trailers = stream.trailers, None  # else these and the call would keep each other
+            # None breaks the reference cycle between the trailers' callback and the call.
+            trailers, stream.trailers = stream.trailers, None
         if taken is not None:
             taken(True)  # noqa: FBT003
         if trailers is not None:
@@ -451,9 +453,10 @@ class Connection(asyncio.Protocol, Generic[Call]):
         self._begun = True
 
     def _join_block(self, kind: int, flags: int, stream_id: int, payload: bytes) -> tuple[int, bytes | None]:
-        """Take a HEADERS frame with padding, a priority or a sequel, or the sequel, which no other frame interrupts.
+        """Take a HEADERS frame that is padded, has a priority or goes on, or a CONTINUATION of it.
 
-        Returns the flags of HEADERS, and the header block once it is whole (sections 6.2 and 6.10).
+        No other frame may come between (sections 6.2 and 6.10). Returns the flags of HEADERS, and the header block once
+        it is whole.
         """
         if self._block is None and kind == frames.HEADERS:
             start, stop = 0, len(payload)
@@ -524,7 +527,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
         if flags & frames.ACK:
             return
         if len(payload) % 6:
-            raise Http2Error("a SETTINGS frame has a broken size", ErrorCode.FRAME_SIZE_ERROR)
+            text = f"it sent SETTINGS of {len(payload)} bytes, which is no multiple of 6"
+            raise Http2Error(text, ErrorCode.FRAME_SIZE_ERROR)
         for key, value in _SETTING.iter_unpack(payload):
             self._set(key, value)
         self.out.append(frames.SETTINGS_ACK)

@@ -33,13 +33,13 @@ The life of a stream is the same for a CSI call, a report and a watch. Its frame
 * `TunnelClosed.sent` is False only if the acceptor surely has not served the stream: the transport got no frame of it,
   or the peer's goodbye says that the peer has not seen it.
 
-Calls of the application and of receivers come at once, in the order of the frames. `on_closed` is the last.
+The session calls the application and receivers at once, in the order of the frames. `on_closed` is the last call.
 
-* They may use any session: to send, to end and open streams, to say goodbye. So the session's books are right before
-  each call, and a loop looks at the state after it.
+* They may call any session: open, use and end streams, say goodbye. So the session updates its state before each call,
+  and checks it again after.
 * If one raises, the session ends with `Reason.FAILED`. All others are still told of the end. A `RemoteProtocolError`
   ends it with `Reason.PROTOCOL_ERROR`: the peer broke a rule of the stream.
-* Nobody calls `receive`, `tick` or `to_send` from within.
+* They must not call `receive`, `tick` or `to_send`.
 
 Sending: mostly nothing waits and the socket has room. Then `start` and `end` write their frame at once, with the whole
 message in it. Otherwise it waits in `common.session.outbox`, and the transport pulls one WebSocket message after the
@@ -165,7 +165,7 @@ class Session:
     ) -> None:
         """A session that has not begun. The limits complete the hello.
 
-        The peer's hello may take its time from `began` on; None: from now on.
+        `began` starts the hello timeout; None: it starts now.
         """
         now = clock() if began is None else began
         self.hello = replace(
@@ -176,9 +176,9 @@ class Session:
             max_streams=limits.max_streams,
         )
         self.peer = _NOT_GREETED  # the peer's hello; an empty one before it has come
-        self.armed_at = math.inf  # the time of the next `tick()`, as far as it is arranged
+        self.armed_at = math.inf  # when the loop calls `tick()` next
         self.said_goodbye = False  # whether this side ended the session with a goodbye, which `to_send()` returns last
-        # Whether bytes may still leave; None: they may. It is asked last of all: messages may have waited.
+        # Asked right before bytes leave, because messages may have waited; None: bytes may always leave.
         self.may_send: Callable[[], bool] | None = None
         self._enter(SessionState.GREETING)
         self._clock = clock
@@ -233,7 +233,7 @@ class Session:
         """The peer takes no new streams, and ends the session when the open ones are finished."""
 
     def on_fault(self, error: Exception) -> None:
-        """The application or a receiver raised this when it was called, so the session ends."""
+        """Called with the exception of the application or a receiver. The session then ends."""
         raise NotImplementedError
 
     def on_closed(self, reason: str, message: str) -> None:
@@ -595,7 +595,8 @@ class Session:
             credit=self.peer.stream_window_bytes,
             granted=self._limits.stream_window_bytes,
         )
-        deadline = self._heard + frame.timeout_ms / 1000 if frame.timeout_ms else None  # `receive` has heard it now
+        # `_heard` is when this message came.
+        deadline = self._heard + frame.timeout_ms / 1000 if frame.timeout_ms else None
         if has_first:
             self._inbox.charge(stream, len(first), "Open")
         if frame.kind == Kind.CALL:
@@ -606,7 +607,7 @@ class Session:
                 stream.asked = frame, deadline
         else:
             stream.receiver = self.on_open(frame, deadline)
-        if number not in self._streams:  # this call has ended the session
+        if number not in self._streams:  # the callback ended the session
             self._tell_lost(stream)
         elif has_first and not stream.is_unary:
             self._give(stream, first)
@@ -635,7 +636,7 @@ class Session:
         else:
             (frame, deadline), stream.asked = stream.asked, None
             stream.receiver = self.on_call(frame, deadline, message)
-            if number not in self._streams:  # this call has ended the session
+            if number not in self._streams:  # the callback ended the session
                 self._tell_lost(stream)
 
     def _on_credit(self, number: int, amount: int) -> None:

@@ -8,8 +8,8 @@ Rules:
   it has the result (docs/csi-contract.md#the-state-is-on-disk-before-the-call). The next call for an uncertain mount is
   the same call again or its opposite (docs/csi-contract.md#an-uncertain-volume-is-mounted-again-or-undone). A mount
   whose row says `DONE` is not requested again.
-* After a row that is not on disk yet, unpublishing comes before all other steps. Its reason must still hold right
-  before the call (`_is_to_go`). The driver unstages a volume only when it is published to no pod.
+* Order: rows that are not on disk yet, then unpublishing, then the rest. Unpublishing is checked again right before the
+  call (`_is_to_go`). The driver unstages a volume only when it is published to no pod.
 * When the driver refuses to mount (a final gRPC code), the task removes the row. It keeps the row if the mount table
   shows a mount, or if only directories on the disk showed the volume at start. It keeps the row of a staging if a pod
   has the volume. A failed republish changes no row.
@@ -200,7 +200,7 @@ class VolumeTask:
 
     async def _take(self, step: Step, target: Target) -> None:
         self.doing = step, target
-        if step is not Step.STATS:  # 300 volumes are read every minute, and nobody who is told hears of their usage
+        if step is not Step.STATS:  # it runs every minute for each volume, and no listener of `changed()` reads usage
             self._host.changed()
         try:
             await self._do[step](target)
@@ -255,6 +255,8 @@ class VolumeTask:
         inputs = host.inputs.to_stage(volume, asked=self._staging.is_asked_for)
         attachment_uid = host.inputs.attachment_uid(volume)
         before = self.rows.device
+        # The hub must confirm a first staging. A recorded one that was listed, or is one node's, keeps its
+        # confirmation, unless the volume asks for fence in a new boot.
         is_held_anew = await self._hold(want, before)
         is_known = before is not None and (before.attached or volume.is_sole) and not is_held_anew
         must_be_known = volume.is_listed and not is_known
@@ -281,8 +283,8 @@ class VolumeTask:
         log.info("volume %s is staged", self.key)
 
     async def _hold(self, want: PodVolume, before: Device | None) -> bool:
-        # Returns whether the hub must have heard of the fence before the volume is staged. The policy counts from a
-        # boot's first staging to its end.
+        # Begins to fence the volume if its policy asks for that. Returns whether the hub must confirm the volume again
+        # before it is staged. The policy is fixed at the first staging in a boot, until its end.
         volume, fencing = want.volume, self._host.fencing
         if before is not None and before.boot == self._host.boot:
             self._check_lease(volume)
@@ -303,7 +305,8 @@ class VolumeTask:
         return True
 
     def _check_copy(self, volume: Volume) -> None:
-        # After a reset by the watchdog, the pod and the attachment of before may be gone, and the volume elsewhere.
+        # After a reset by the watchdog the agent's objects may be old: the pod and its attachment may be gone, and the
+        # volume on another node.
         by_time = volume.fence or self._host.fencing.is_held(self.key)
         if (volume.is_sole or by_time) and not self._host.objects.in_step:
             raise Waiting("the hub has not confirmed on the present link that this node's objects are complete")
@@ -346,7 +349,8 @@ class VolumeTask:
         except (NotReady, Refused) as error:
             await self._settle_failed(Step.PUBLISH, before, intent, error)
             raise
-        # As the claim is by now. After a failure the mount stays uncertain: the pod must not start.
+        # `self.wants` anew: the claim may have changed. If this fails, the mount stays UNCERTAIN and the pod does not
+        # start.
         await self._expander.expand_mounting(self.wants.get(target, want))
         if want.deferral is not None:
             await self._expander.handed_over(want, fills=await self._deferral.hand_over(want))
@@ -470,7 +474,8 @@ def _pod_of(row: Publication) -> str:
 
 
 def _deferred(want: PodVolume, before: Publication | None, boot: str) -> dict[str, Any]:
-    # A reboot ends every guest, and no unfinished mkfs.
+    # After a reboot no guest uses the device, so HANDED becomes NONE. FORMATTING stays: the interrupted mkfs must be
+    # finished.
     assert want.deferral is not None
     kept = before or Publication(driver="", handle="", name="", pod_uid="")
     is_over = kept.handover is Handover.HANDED and kept.boot != boot

@@ -76,7 +76,7 @@ class PodWants:
     volumes: tuple[PodVolume, ...] = ()
     # Why other volumes are not resolved, by the pod's name of the volume.
     unresolved: Mapping[str, str] = field(default_factory=dict)
-    # The unresolved ones that cannot be deferred as somebody asks. Waiting does not help these.
+    # The names in `unresolved` whose deferral was asked for and is impossible. Waiting does not help.
     refused: frozenset[str] = frozenset()
     # Every other object that the resolution looked for, present or not, and those that the node calls will read.
     refs: frozenset[Ref] = frozenset()
@@ -90,7 +90,7 @@ class PodWants:
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """What the resolution of every pod of a node looks at, besides the pod."""
+    """The node's state that a resolution reads besides the Pod object."""
 
     look: Callable[[Ref], Object | None]  # returns the object that a Ref names
     node: str
@@ -107,7 +107,8 @@ def resolve(found: Object, around: Surroundings, *, now: float, deleted_at: floa
     """Return what a Pod object wants; None if it is another node's. `now` and `deleted_at` are monotonic times."""
     try:
         body = found.read()
-        if str(body["spec"].get("nodeName", "")) not in {around.node, ""}:  # without one it is malformed, not gone
+        # An empty nodeName is a malformed object, not another node's pod.
+        if str(body["spec"].get("nodeName", "")) not in {around.node, ""}:
             return None
         deleted_at, ends_at = _deletion(body, now if deleted_at is None else deleted_at)
         _require_name("the pod's uid", found.stamp.uid)
@@ -390,7 +391,7 @@ class _Resolver:
         return driver_rules(self._seen(Ref("CSIDriver", "", driver)))
 
     def _class_parameters(self, spec: Body) -> Body:
-        # Those that the hub sends; not all.
+        # The hub sends only some of a StorageClass's parameters.
         name = spec.get("storageClassName")
         if not name:
             return {}
@@ -455,7 +456,7 @@ def _containers(spec: Body) -> Iterator[Body]:
 
 
 def _file_label(options: Body) -> str:
-    # As libselinux makes it of a container's options. A pod can choose only user and level of it.
+    # As libselinux builds it. A pod chooses only the user and the level.
     level = options.get("level")
     return f"{options.get('user') or 'system_u'}:object_r:container_file_t:{level}" if level else ""
 
