@@ -74,7 +74,7 @@ class HubCall(Account, AnswerReceiver, Receiver):
         """The caller waits no more. An operation goes on; of those who wait for it, the first one stays."""
         if not self.key or self._agent.operations.leave(self):
             self.cancel()
-            self._agent.operations.done(self)
+            self._agent.operations.unwatch(self)
             self._agent.lease.leave(self.go_on)
             self.leave()
 
@@ -136,7 +136,7 @@ class HubCall(Account, AnswerReceiver, Receiver):
         channel = agent.driver_for(self._frame).channel
         may_begin = self.lease.holds if self.lease is not None else None
         opened = channel.open
-        call = ClientCall(opened, self.method, request, timeout_s=timeout_s, to=self.driver, may_begin=may_begin)
+        call = ClientCall(opened, self.method, request, timeout_s=timeout_s, driver=self.driver, may_begin=may_begin)
         call.receiver = self
         opened(call)
         if not call.over:
@@ -183,7 +183,7 @@ class HubCall(Account, AnswerReceiver, Receiver):
         if self.key:
             self._agent.operations.ended(self, outcome)
         else:
-            self._agent.operations.done(self)
+            self._agent.operations.unwatch(self)
             self.tell(outcome)
 
     def expire(self) -> None:
@@ -215,7 +215,7 @@ class HubCall(Account, AnswerReceiver, Receiver):
     def _refuse(self, error: Exception) -> None:
         if self.is_over:
             return
-        self._agent.operations.done(self)
+        self._agent.operations.unwatch(self)
         if not isinstance(error, CallError):
             log.error("a call failed inside the edge agent: %s", self._frame, exc_info=error)
         is_unsent = self._frame.epoch and isinstance(error, CallError) and error.is_unsent

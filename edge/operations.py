@@ -109,7 +109,7 @@ class Arguments:
         if message is not None and len(request) > _LARGE_BYTES:
             self.request, self._digest = None, digest(message)
 
-    def are(self, other: "Arguments") -> bool:
+    def equals(self, other: "Arguments") -> bool:
         return (self.request is not None and self.request == other.request) or self.digest() == other.digest()
 
     def digest(self) -> bytes:
@@ -273,22 +273,22 @@ class Operations:
     # ---- the time limit
 
     def watch(self, call: "HubCall") -> None:
-        """Call `call.expire()` after `limit_s`, unless `done` comes first. One timer serves all calls."""
+        """Call `call.expire()` after `limit_s`, unless `unwatch` comes first. One timer serves all calls."""
         loop = asyncio.get_running_loop()
         until = self._until[call] = loop.time() + self.limit_s
         if self._timer is None:
-            self._timer = loop.call_at(until, self._look)
+            self._timer = loop.call_at(until, self._expire_due)
 
-    def done(self, call: "HubCall") -> None:
+    def unwatch(self, call: "HubCall") -> None:
         self._until.pop(call, None)
 
-    def _look(self) -> None:
+    def _expire_due(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = None
         while self._until:
             call, until = next(iter(self._until.items()))
             if until > loop.time():
-                self._timer = loop.call_at(until, self._look)
+                self._timer = loop.call_at(until, self._expire_due)
                 return
             del self._until[call]
             call.expire()
@@ -296,7 +296,7 @@ class Operations:
     # ---- inside
 
     def _join(self, running: "HubCall", call: "HubCall", lease: ControllerLease | None) -> None:
-        if not running.arguments.are(call.arguments):
+        if not running.arguments.equals(call.arguments):
             raise self._aborted(f"{in_words(call.key)} is already under way with other arguments", call.key[0])
         log.debug("a retry joins %s", in_words(call.key))
         running.joined += (call,)
@@ -363,7 +363,7 @@ class Operations:
 
     def _find_kept(self, call: "HubCall") -> Result | None:
         kept = self._kept.get(call.key)
-        if kept is None or kept.until < asyncio.get_running_loop().time() or not kept.arguments.are(call.arguments):
+        if kept is None or kept.until < asyncio.get_running_loop().time() or not kept.arguments.equals(call.arguments):
             return None
         return kept.result
 

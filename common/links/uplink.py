@@ -14,7 +14,7 @@ Rules:
 * Between two dials an address waits 1 to 30 s with jitter, so that ten thousand agents do not dial a restarted hub in
   step. The waits begin anew after a success, or when another link is gone.
 * If a link ends while another hub leads, or its hub was stopped and a standby has a link, nobody needs it soon. Its
-  first redial then waits up to `LEISURE_S` more, to leave CPU and line to the takeover.
+  first redial then waits up to `SPARE_REDIAL_S` more, to leave CPU and line to the takeover.
 * A new certificate needs a new connection. `move()` dials it while the present link, the former one from then on, goes
   on. The former link ends when its calls have ended, so the change of certificates loses no call.
 """
@@ -43,7 +43,7 @@ log = logging.getLogger("csi_bridge.uplink")
 FIRST_REDIAL_S = 1.0  # when a link ends, the next dial begins within this time: a hub's restart takes about a second
 
 # A link that nobody needs (`can_spare`) is dialled again up to this much later.
-LEISURE_S = 10.0
+SPARE_REDIAL_S = 10.0
 
 # No wait between dials is longer: a node that is online again has its link within half a minute.
 LONGEST_REDIAL_S = 30.0
@@ -80,54 +80,54 @@ class HubAddress(LinkHandler):
         self._uplink = uplink
         self._certificate = b""  # the certificate with which the link was dialled
         self._failures = 0  # the dials in a row that were in vain
-        self._moves = False
+        self._must_move = False
         self.instance = ""
-        self._double_of: HubAddress | None = None  # another address that led to the same hub
-        self._news = asyncio.Event()
+        self._duplicate_of: HubAddress | None = None  # another address that led to the same hub
+        self._woken = asyncio.Event()
 
     def __str__(self) -> str:
         return self.why if str(self.endpoint) in self.why else f"{self.endpoint}: {self.why}"
 
     @property
-    def is_double(self) -> bool:
+    def is_duplicate(self) -> bool:
         """Whether another address leads to the same hub, and has the link."""
-        other = self._double_of
+        other = self._duplicate_of
         return other is not None and other.link is not None and other.instance == self.instance
 
     def is_outdated(self, certificate: bytes) -> bool:
         return self.link is not None and certificate != self._certificate
 
     def move(self) -> None:
-        self._moves = self.link is not None
-        self._news.set()
+        self._must_move = self.link is not None
+        self._woken.set()
 
     def wake(self) -> None:
         """Dial soon, if there is no link: another one is gone."""
         self._failures = 0
-        self._news.set()
+        self._woken.set()
 
     def rest(self, newer: "HubAddress") -> None:
         """Leave the hub to another address, if that one leads to the same hub."""
         if newer is self or not self.instance or newer.instance != self.instance:
             return
         log.warning("%s and %s lead to one hub; give one address of each hub", self.endpoint, newer.endpoint)
-        self._double_of, self.why = newer, f"it leads to the same hub as {newer.endpoint}"
+        self._duplicate_of, self.why = newer, f"it leads to the same hub as {newer.endpoint}"
         if self.link is not None:
             self.link.drain(f"{newer.endpoint} leads to the same hub")
 
     async def run(self) -> None:
         while not self._uplink.is_draining:
-            link = await self._stay(await self._dial_until_up())
+            link = await self._until_closed(await self._dial_until_up())
             reason, _ = await link.wait_closed()
             if self._uplink.can_spare(reason):
-                await self._hear(random.uniform(0, LEISURE_S))  # noqa: S311  # jitter, not a secret
+                await self._wait_woken(random.uniform(0, SPARE_REDIAL_S))  # noqa: S311  # jitter, not a secret
             await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # as above
 
-    async def _stay(self, link: Link) -> Link:
+    async def _until_closed(self, link: Link) -> Link:
         """Wait for the end of the link, and of each link to which it moves meanwhile. Returns the last one."""
         failures = 0
         while not link.over:
-            if self._moves and not self._uplink.is_draining:
+            if self._must_move and not self._uplink.is_draining:
                 try:
                     link = await self._dial()
                     failures = 0
@@ -135,15 +135,15 @@ class HubAddress(LinkHandler):
                 except (DialError, HandshakeRefused) as error:
                     failures += 1
                     log.warning("the link to the hub stays, because no second link could be made: %s", error)
-            await self._hear(REDIAL.wait_s(failures) if self._moves else None)
+            await self._wait_woken(REDIAL.wait_s(failures) if self._must_move else None)
         return link
 
-    async def _hear(self, longest_s: float | None) -> bool:
-        self._news.clear()
+    async def _wait_woken(self, longest_s: float | None) -> bool:
+        self._woken.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
-                await self._news.wait()
-        return self._news.is_set()
+                await self._woken.wait()
+        return self._woken.is_set()
 
     async def _dial_until_up(self) -> Link:
         retrying = AsyncRetrying(
@@ -163,21 +163,22 @@ class HubAddress(LinkHandler):
             log.warning("no link to the hub: %s; dialling again until there is one", error)
 
     async def _pause(self, longest_s: float) -> None:
-        await self._hear(longest_s)
+        await self._wait_woken(longest_s)
         if not self._failures:  # another link is gone
             await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
 
     async def _dial_rested(self) -> Link:
-        while self.is_double and await self._hear(REST_S):
+        while self.is_duplicate and await self._wait_woken(REST_S):
             pass
         return await self._dial()
 
     async def _dial(self) -> Link:
-        asked, self._moves = self._moves, False  # from here on, a move asks for a newer certificate than this one
+        # From here on, a move asks for a newer certificate than this one.
+        asked, self._must_move = self._must_move, False
         try:
             link, certificate = await self._uplink.dial(self, failures=self._failures)
         except (DialError, HandshakeRefused):
-            self._moves = self._moves or asked
+            self._must_move = self._must_move or asked
             raise
         self._certificate, self._failures = certificate, 0
         return link
@@ -186,18 +187,19 @@ class HubAddress(LinkHandler):
 
     def greeted(self, link: Link) -> None:
         """The hub welcomed us, begins to lead, or has a new epoch."""
-        if self._uplink.has_heard(link) and self.link not in {None, link}:  # the former link: the newer one hears it
+        # The handler hears it of the newer link, not of the former one.
+        if self._uplink.was_announced(link) and self.link not in {None, link}:
             return
         if (refusal := self._uplink.refusal(self, link)) is not None:
             link.goodbye(refusal.reason, refusal.why)
             return
-        here = self._uplink.on_this_host(link.peer.instance)
+        here = self._uplink.by_unix_socket(link.peer.instance)
         if self.link is None and here is not None and here is not self:
-            self.instance, self._double_of = link.peer.instance, here
+            self.instance, self._duplicate_of = link.peer.instance, here
             self.why = f"it leads to the same hub as {here.endpoint}"
             link.goodbye(Reason.REPLACED, self.why)
             return
-        former, self.link, self._double_of = self.link, link, None
+        former, self.link, self._duplicate_of = self.link, link, None
         self.instance, self.why = link.peer.instance, "" if link.peer.epoch else "a standby"
         if link.peer.epoch:
             self._uplink.lead(self, link)
@@ -215,7 +217,7 @@ class HubAddress(LinkHandler):
     def closed(self, link: Link, reason: str, message: str) -> None:
         if self.link is link:
             self.link = None
-            if not self.is_double:
+            if not self.is_duplicate:
                 self.why = message
             for address in self._uplink.addresses:
                 address.wake()
@@ -269,7 +271,7 @@ class Uplink:
         self.is_draining = False
         self.on_redial = on_redial
         self._leader: HubAddress | None = None  # the address of the last active link
-        self._heard: set[Link] = set()  # the links of which the handler has heard, until they end
+        self._announced: set[Link] = set()  # the links of which the handler has heard, until they end
         self._hello = hello
         self._handler = handler
         self._limits = limits
@@ -293,7 +295,7 @@ class Uplink:
 
     def problems(self) -> list[str]:
         """What people should know of the addresses."""
-        return [f"{it}; give --hub one address of each hub" for it in self.addresses if it.is_double]
+        return [f"{it}; give --hub one address of each hub" for it in self.addresses if it.is_duplicate]
 
     def move(self) -> None:
         for address in self.addresses:
@@ -323,7 +325,7 @@ class Uplink:
         await asyncio.gather(*(link.wait_closed() for link in links))
 
     def _links(self) -> set[Link]:
-        return self._heard | {address.link for address in self.addresses if address.link is not None}
+        return self._announced | {address.link for address in self.addresses if address.link is not None}
 
     # ---- for the addresses -------------------------------------------------------------------------------------------
 
@@ -335,18 +337,18 @@ class Uplink:
         hello = replace(self._hello(), beside=True) if address.link is not None else self._hello()
         link = await self._make_link(address.endpoint, hello, address, limits=self._limits, tls=context)
         # It ended during its greeting: a failed dial, unless this process drains or the address is a duplicate.
-        if link.over and not (self.is_draining or address.is_double):
+        if link.over and not (self.is_draining or address.is_duplicate):
             raise HandshakeRefused(*await link.wait_closed())
         return link, certificate
 
-    def has_heard(self, link: Link) -> bool:
-        return link in self._heard
+    def was_announced(self, link: Link) -> bool:
+        return link in self._announced
 
     def can_spare(self, reason: str) -> bool:
         """Whether nobody needs a link that has ended for this reason: another hub leads, or is about to."""
         return self.link is not None or (reason == Reason.STOPPED and any(it.link is not None for it in self.addresses))
 
-    def on_this_host(self, instance: str) -> HubAddress | None:
+    def by_unix_socket(self, instance: str) -> HubAddress | None:
         """The address that leads to a hub by a UNIX socket, if it has a link."""
         found = (it for it in self.addresses if it.endpoint.path is not None and it.link is not None)
         return next((it for it in found if instance and it.instance == instance), None)
@@ -354,7 +356,7 @@ class Uplink:
     def refusal(self, address: HubAddress, link: Link) -> HandshakeRefused | None:
         """Why a link is refused; None if it is accepted."""
         epoch = link.peer.epoch
-        if self.is_draining and link not in self._heard:
+        if self.is_draining and link not in self._announced:
             return HandshakeRefused(Reason.STOPPED, "the process stops")
         if 0 < epoch < self.epoch:
             why = (
@@ -375,22 +377,22 @@ class Uplink:
             return
         self.since = time.time()
         log.info("link to the hub at %s is up (%s)", address.endpoint, link.peer.software)
-        self._heard.add(link)
+        self._announced.add(link)
         self._handler.greeted(link)
-        for other in [it for it in self._heard if it.peer.epoch < epoch]:
+        for other in [it for it in self._announced if it.peer.epoch < epoch]:
             other.goodbye(Reason.NOT_LEADING, f"another hub leads by now, with epoch {epoch}")
         if leader is address and before is not None and not before.over:
             self._leave(before)
 
     def draining(self, link: Link, message: str) -> None:
-        if link in self._heard:
+        if link in self._announced:
             self._handler.draining(link, message)
 
     def closed(self, address: HubAddress, link: Link, reason: str, message: str) -> None:
-        if link not in self._heard:
+        if link not in self._announced:
             log.debug("the link to the standby at %s is down: %s", address.endpoint, message)
             return
-        self._heard.discard(link)
+        self._announced.discard(link)
         if link is self.link:
             self.link, self.since = None, time.time()
             log.warning("link to the hub at %s is down: %s", address.endpoint, message)

@@ -5,7 +5,7 @@ Rules:
 * A status is the vendor's only if the vendor sent it in trailers, on a connection that lived on. Any other end of a
   call is a `VendorConnectionError` (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
 * The channel dials at the first call. It dials again after the connection has died, or when its owner has found that
-  the socket's file has changed (`look`). It sends no keepalive pings: grpc-go closes connections for them.
+  the socket's file has changed (`check_socket`). It sends no keepalive pings: grpc-go closes connections for them.
 * On each new connection the channel first asks for the driver's name. It sends no call for another driver there.
 * There is one dial at a time. For up to a second after a failed dial, calls fail at once with its reason, unless the
   socket's file has changed.
@@ -30,12 +30,12 @@ log = logging.getLogger("csi_bridge.relay")
 # The waits between failing dials. As with sidecars, a driver that comes back is found within a second.
 _REDIAL = Backoff(first_s=0.02, most_s=1.0)
 
-WHO_TIMEOUT_S = 10.0  # the limit of the question for a driver's name
+NAME_TIMEOUT_S = 10.0  # the limit of the question for a driver's name
 
 Ask = Callable[[str, bytes], AwaitedCall]  # makes a call of a method with a request, on one connection
 
 
-async def _anyone(_ask: Ask) -> str:
+async def _unidentified(_ask: Ask) -> str:
     return ""
 
 
@@ -47,13 +47,13 @@ class Channel:
         path: str | Path,
         *,
         max_message_bytes: int,
-        who: Callable[[Ask], Awaitable[str]] = _anyone,
+        identify: Callable[[Ask], Awaitable[str]] = _unidentified,
         connect_timeout_s: float = 5.0,
     ) -> None:
-        """`who` asks a new connection for the driver's name; it raises ValueError with a reason in words."""
+        """`identify` asks a new connection for the driver's name; it raises ValueError with a reason in words."""
         self.path = str(path)
         self.max_message_bytes = max_message_bytes  # of an answer
-        self._who = who
+        self._identify = identify
         self._connect_timeout_s = connect_timeout_s
         self._connection: ClientConnection | None = None
         self._file_id: FileId = None  # the socket's file at the last dial
@@ -75,11 +75,13 @@ class Channel:
         request: bytes,
         *,
         timeout_s: float | None = None,
-        to: str = "",
+        driver: str = "",
         may_begin: Callable[[], bool] | None = None,
     ) -> AwaitedCall:
         """A call for a coroutine. It starts when its first message is awaited. See `ClientCall`."""
-        return AwaitedCall(ClientCall(self.open, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin))
+        return AwaitedCall(
+            ClientCall(self.open, method, request, timeout_s=timeout_s, driver=driver, may_begin=may_begin)
+        )
 
     async def close(self) -> None:
         """Close the connections; running calls fail."""
@@ -107,17 +109,17 @@ class Channel:
         ):
             self._renew()
             self._await_dial(call)
-        elif call.to and connection.name != call.to:
+        elif call.driver and connection.name != call.driver:
             self._renew()  # the next call asks for the name again
             text = f"its socket unix://{self.path} now belongs to driver {connection.name}"
             call.fail(VendorConnectionError(text, sent=False))
         else:
             connection.begin(call)
 
-    def look(self) -> None:
+    def check_socket(self) -> None:
         """Use a new connection if another process listens at the socket now: the old driver may go on beside it.
 
-        A sidecar never looks. To look before each call would cost a tenth of the call's time.
+        A sidecar never checks. To check before each call would cost a tenth of the call's time.
         """
         if self._file_id != (file_id(self.path) or self._file_id):  # a missing file is no replacement
             self._renew()
@@ -144,7 +146,7 @@ class Channel:
         self._dial.add_done_callback(self._dial_ended)
 
     def _dial_ended(self, dial: asyncio.Task[ClientConnection | str]) -> None:
-        if dial is not self._dial:  # `look` has begun another
+        if dial is not self._dial:  # `check_socket` has begun another
             return
         self._dial = None
         dialled = "CSI Bridge is stopping" if dial.cancelled() else dial.result()
@@ -189,10 +191,10 @@ class Channel:
                 if not connection.gone.is_set():
                     self._connections.add(connection)
                 await connection.ready
-            connection.name = await self._asked_who(connection)
+            connection.name = await self._ask_name(connection)
             usable = True
         except (OSError, ValueError, VendorConnectionError) as error:
-            return self._why(error, accepted=connection is not None)
+            return self._dial_error(error, accepted=connection is not None)
         except Exception:
             log.exception("a bug in CSI Bridge ended a dial to %s", self.path)
             return "CSI Bridge failed; its log has the details"
@@ -201,7 +203,7 @@ class Channel:
                 connection.shut()
         return connection
 
-    async def _asked_who(self, connection: ClientConnection) -> str:
+    async def _ask_name(self, connection: ClientConnection) -> str:
         def begin(call: ClientCall) -> None:
             if connection.usable:
                 connection.begin(call)
@@ -209,14 +211,14 @@ class Channel:
                 call.fail(VendorUnreachable(self.path, "it closed the connection before it gave its name"))
 
         try:
-            async with asyncio.timeout(WHO_TIMEOUT_S):
-                return await self._who(
-                    lambda method, request: AwaitedCall(ClientCall(begin, method, request, timeout_s=WHO_TIMEOUT_S))
+            async with asyncio.timeout(NAME_TIMEOUT_S):
+                return await self._identify(
+                    lambda method, request: AwaitedCall(ClientCall(begin, method, request, timeout_s=NAME_TIMEOUT_S))
                 )
         except TimeoutError:
-            raise ValueError(f"it did not give its name within {WHO_TIMEOUT_S:g} s") from None
+            raise ValueError(f"it did not give its name within {NAME_TIMEOUT_S:g} s") from None
 
-    def _why(self, error: Exception, *, accepted: bool) -> str:
+    def _dial_error(self, error: Exception, *, accepted: bool) -> str:
         if isinstance(error, VendorUnreachable):
             return error.why
         if isinstance(error, TimeoutError):

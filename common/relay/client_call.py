@@ -79,14 +79,14 @@ class ClientCall(Http2Stream):
         request: bytes,
         *,
         timeout_s: float | None,
-        to: str = "",
+        driver: str = "",
         may_begin: Callable[[], bool] | None = None,
     ) -> None:
         self.opener = opener  # sends the call's request, now or later, or calls `fail`
         self.method = method  # the path, e.g. `/csi.v1.Controller/CreateVolume`
         self.request = request
         self.timeout_s = timeout_s  # sent as `grpc-timeout`; the client itself sets no limit
-        self.to = to  # the name of the driver that the call is for; empty for any
+        self.driver = driver  # the name of the driver that the call is for; empty for any
         self.may_begin = may_begin  # tells whether the request may still leave; None: always
 
     # The receiver's side.

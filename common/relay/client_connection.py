@@ -92,7 +92,7 @@ class ClientConnection(Connection[ClientCall]):
             self.retired = True
         block, request = request_block(call.method, call.timeout_s), call.request
         size = len(request) + PREFIX_BYTES
-        if (self.table_said and not self.paused and not self.outgoing and len(block) <= FRAME_BYTES
+        if (self.table_size_sent and not self.paused and not self.outgoing and len(block) <= FRAME_BYTES
                 and size <= min(self.send_window, self.peer_window, FRAME_BYTES)):  # fmt: skip
             call.send_window -= size
             self.send_window -= size

@@ -56,9 +56,9 @@ TURN_BYTES = 64 << 10  # the DATA that is made before the transport is asked whe
 
 # How long the answer to a ping waits for other bytes to leave with. grpc-go pings at every message to measure the
 # bandwidth; a separate write for each answer would cost more than the call.
-PATIENCE_S = 0.005
+PONG_DELAY_S = 0.005
 
-SHUT_S = 1.0  # how long a connection that closes waits for the peer to read the written bytes
+CLOSE_TIMEOUT_S = 1.0  # how long a connection that closes waits for the peer to read the written bytes
 
 _HEAD = struct.Struct(">IBI")
 _SETTING = struct.Struct(">HI")
@@ -138,17 +138,17 @@ class Connection(asyncio.Protocol, Generic[Call]):
         self.peer_window = frames.DEFAULT_WINDOW_BYTES  # the send window of a new stream
         self.peer_max_streams = MAX_WINDOW_BYTES  # so many streams the peer lets this side have open
         self.peer_header_list_bytes: int | None = None  # the largest that the peer accepts; None: it set no limit
-        self.table_said = False  # whether a header block has left, the first with `NO_DYNAMIC_TABLE`
+        self.table_size_sent = False  # whether a header block has left, the first with `NO_DYNAMIC_TABLE`
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._decoder = Decoder(HEADER_LIST_BYTES)
         self._preface = b"" if client else frames.PREFACE  # the peer must still send it before its first frame
         self._begun = False
-        self._rest = b""
+        self._partial_frame = b""
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags and beginning of an unfinished block
         self._unreturned = 0
-        self._patient = 0  # how many of `out` are answers to pings, which may wait for company
-        self._flush_due = self._is_kept = False  # whether `flush` comes at the end of the turn, or of the batch
+        self._delayable = 0  # how many of `out` are answers to pings, which may wait for company
+        self._flush_due = self._in_batch = False  # whether `flush` comes at the end of the turn, or of the batch
         self._flush_late: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
 
@@ -194,8 +194,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
     def data_received(self, data: bytes) -> None:  # noqa: PLR0912, PLR0915
         if self._failure is not None:
             return
-        if self._rest:
-            data = self._rest + data
+        if self._partial_frame:
+            data = self._partial_frame + data
         at, end, is_batch = 0, len(data), False
         try:
             if self._preface:
@@ -256,12 +256,12 @@ class Connection(asyncio.Protocol, Generic[Call]):
                         stream.headers_received(fields)
                 elif kind == frames.PING and size == 8 and not stream_id and not flags & frames.ACK:
                     self.out.append(_PONG + data[start:stop])
-                    self._patient += 1
+                    self._delayable += 1
                 elif kind == frames.WINDOW_UPDATE and size == 4:
                     self._read_window_update(stream_id, int.from_bytes(data[start:stop], "big") & MAX_WINDOW_BYTES)
                 else:
                     self._rare_frame(kind, flags, stream_id, data[start:stop])
-            self._rest = data[at:]
+            self._partial_frame = data[at:]
         except Http2Error as error:
             self._goaway(error.code)
             self._fail(error)
@@ -273,10 +273,10 @@ class Connection(asyncio.Protocol, Generic[Call]):
             if is_batch:
                 batch.end()
         if self.out:
-            if self._patient < len(self.out):
+            if self._delayable < len(self.out):
                 self.flush()
             elif self._flush_late is None:
-                self._flush_late = self._loop.call_later(PATIENCE_S, self._flush_waited)
+                self._flush_late = self._loop.call_later(PONG_DELAY_S, self._flush_pongs)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -285,7 +285,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         self.paused = False
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()  # `flush` stops it while the peer does not read
-            self._window_opened()
+            self._send_waiting()
             self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -298,8 +298,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
 
     def send_headers(self, stream_id: int, block: bytes, *, end: bool) -> None:
         """Send a header block (`hpack.encode`), which may end the stream. The caller flushes."""
-        if not self.table_said:
-            self.table_said = True
+        if not self.table_size_sent:
+            self.table_size_sent = True
             block = NO_DYNAMIC_TABLE + block
         self.out.append(frames.header_block(stream_id, block, end=end))
 
@@ -312,7 +312,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
             stream.pieces = deque()
         stream.pieces.append((memoryview(pack_prefix(0, len(message)) + message), taken))
         stream.ends = end
-        self._window_opened()
+        self._send_waiting()
 
     def drop_outgoing(self, stream_id: int) -> None:
         """Forget the rest of a stream's messages, because it is over, and tell everybody who waits for them."""
@@ -339,17 +339,17 @@ class Connection(asyncio.Protocol, Generic[Call]):
     def flush(self, *, at_once: bool = False) -> None:
         """Write all that is queued, at the end of the batch if there is one, or `at_once`."""
         if not at_once and (writers := batch.current.writers) is not None:
-            if not self._is_kept:
-                self._is_kept = True
+            if not self._in_batch:
+                self._in_batch = True
                 writers.append(partial(self.flush, at_once=True))
             return
-        self._flush_due = self._is_kept = False
+        self._flush_due = self._in_batch = False
         transport = self.transport
         if not self.out or transport is None:
             return
         data = b"".join(self.out)
         self.out.clear()
-        self._patient = 0
+        self._delayable = 0
         if transport.is_closing():
             return
         transport.write(data)
@@ -362,11 +362,11 @@ class Connection(asyncio.Protocol, Generic[Call]):
             self._flush_due = True
             self._loop.call_soon(self.flush)
 
-    def _flush_waited(self) -> None:
+    def _flush_pongs(self) -> None:
         self._flush_late = None
         self.flush()
 
-    def _window_opened(self) -> None:
+    def _send_waiting(self) -> None:
         """Send a frame of each waiting message in turn, until the windows or the socket are full."""
         unflushed = 0
         progress = True
@@ -423,11 +423,11 @@ class Connection(asyncio.Protocol, Generic[Call]):
         self._close_in_time()
 
     def _close_in_time(self) -> None:
-        """Close once the written bytes have left, or after `SHUT_S`."""
+        """Close once the written bytes have left, or after `CLOSE_TIMEOUT_S`."""
         self.flush(at_once=True)
         if self.transport is not None:
             self.transport.close()
-            self._loop.call_later(SHUT_S, self.abort)
+            self._loop.call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def abort(self) -> None:
         """Drop the connection, even if the peer does not read."""
@@ -519,7 +519,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
             if not increment or stream.send_window > MAX_WINDOW_BYTES:
                 self._break_stream(stream, ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR)
         if self.outgoing:
-            self._window_opened()
+            self._send_waiting()
 
     def _read_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -530,12 +530,12 @@ class Connection(asyncio.Protocol, Generic[Call]):
             text = f"it sent SETTINGS of {len(payload)} bytes, which is no multiple of 6"
             raise Http2Error(text, ErrorCode.FRAME_SIZE_ERROR)
         for key, value in _SETTING.iter_unpack(payload):
-            self._set(key, value)
+            self._apply_setting(key, value)
         self.out.append(frames.SETTINGS_ACK)
         self.settings_received()
-        self._window_opened()
+        self._send_waiting()
 
-    def _set(self, key: int, value: int) -> None:
+    def _apply_setting(self, key: int, value: int) -> None:
         """Take one setting. This side uses neither the dynamic table nor larger frames."""
         if key == Setting.INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW_BYTES:

@@ -79,7 +79,7 @@ class ServerCall(Http2Stream):
         connection = self.connection
         size = 0 if message is None else len(message) + PREFIX_BYTES
         if (message is None or status.code or status.message or self.finished or self.headers_sent
-                or self.cancelled_by is not None or not connection.table_said or connection.outgoing
+                or self.cancelled_by is not None or not connection.table_size_sent or connection.outgoing
                 or connection.paused or connection.transport is None or connection.transport.is_closing()
                 or size > min(self.send_window, connection.send_window, FRAME_BYTES)):  # fmt: skip
             if message is not None:

@@ -32,12 +32,12 @@ class Deadlines:
         """The earliest deadline, perhaps of a call that has ended."""
         return self._heap[0][0] if self._heap else None
 
-    def add(self, deadline: float, number: int, living: Collection[int]) -> None:
-        """Add a call's deadline. `living` has the numbers of all calls that have not ended."""
+    def add(self, deadline: float, stream_id: int, living: Collection[int]) -> None:
+        """Add a call's deadline. `living` has the stream ids of all calls that have not ended."""
         if len(self._heap) > _SPARE + 2 * len(living):
             self._heap = [entry for entry in self._heap if entry[1] in living]
             heapq.heapify(self._heap)
-        heapq.heappush(self._heap, (deadline, number))
+        heapq.heappush(self._heap, (deadline, stream_id))
 
     def passed(self, now: float) -> list[int]:
         """Take out the calls whose deadline has passed, the earliest first. They may have ended."""

@@ -47,7 +47,7 @@ class Inbox:
         if not size:
             raise RemoteProtocolError("Chunk: empty, with more of its message to come")
         stream.left = left
-        if not stream.over:
+        if not stream.is_abandoned:
             stream.parts += payload
         if left:
             return None
@@ -66,11 +66,11 @@ class Inbox:
         stream.granted -= cost
         self.granted -= cost
 
-    def consumed(self, number: int, size: int) -> None:
+    def consumed(self, stream_id: int, size: int) -> None:
         """Give back the credit of a message of `size` bytes, also if its stream is over or gone."""
         cost = size + MESSAGE_OVERHEAD_BYTES
-        stream = self._streams.get(number)
-        if stream is not None and not stream.over:
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.is_abandoned:
             stream.owed += cost
             if stream.owed >= self._stream_quarter:
                 stream.granted += stream.owed
@@ -87,7 +87,7 @@ class Inbox:
 
     def _finish(self, stream: StreamBooks, message: bytes) -> bytes | None:
         cost, stream.cost = stream.cost, 0
-        if stream.over or (stream.answered and not stream.mine):
+        if stream.is_abandoned or (stream.answered and not stream.mine):
             self.owed += cost
             self._give_back()
             return None

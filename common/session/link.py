@@ -94,9 +94,9 @@ class Stream(Receiver):
                  "on_released", "opened", "status", "task")  # fmt: skip
 
     def __init__(
-        self, link: "Link", number: int = 0, opened: Open | None = None, deadline: float | None = None
+        self, link: "Link", stream_id: int = 0, opened: Open | None = None, deadline: float | None = None
     ) -> None:
-        self.id = number
+        self.id = stream_id
         self.opened = opened  # the opener's frame; None on the opener's own side
         self.deadline = deadline  # when the opener's time is up, in the loop's clock, or None
         self.status: Status | None = None
@@ -268,7 +268,7 @@ class Link(Session):
         self.draining = False  # whether the peer takes no new streams
         self.peer_identity = peer_identity
         self.context: Any = None  # the handler's own note about this link
-        # Called with the number of a ping of the peer's lease, to `pong` later; None: that is done at once.
+        # Called with the id of a ping of the peer's lease, to `pong` later; None: that is done at once.
         self.before_pong: Callable[[Link, int], None] | None = None
         self._handler = handler
         self._on_greeting = on_hello or handler.greeted
@@ -389,11 +389,11 @@ class Link(Session):
     def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Receiver:
         return self._handler.called(self, frame, deadline, request)
 
-    def on_ping(self, number: int) -> None:
+    def on_ping(self, ping_id: int) -> None:
         if self.before_pong is None:
-            self.pong(number)
+            self.pong(ping_id)
         else:
-            self.before_pong(self, number)
+            self.before_pong(self, ping_id)
 
     def on_drain(self, message: str) -> None:
         self.draining = True

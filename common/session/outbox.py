@@ -235,13 +235,13 @@ class Outbox:
             self.schedule(stream)
         return sum(map(len, out[before:]))
 
-    def _send_older_opens(self, number: int, out: list[bytes], room: int) -> int:
+    def _send_older_opens(self, stream_id: int, out: list[bytes], room: int) -> int:
         """Send the waiting opens of all streams before this one: on the wire, ids only grow.
 
         Returns the bytes added; more than `room` if there was no room for all.
         """
         size = 0
-        while (older := next(iter(self.unopened))) != number:
+        while (older := next(iter(self.unopened))) != stream_id:
             if size > room:
                 return size
             out.append(encode_open(self.unopened.pop(older)))

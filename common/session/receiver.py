@@ -14,7 +14,7 @@ class Receiver:
     __slots__ = ()
 
     def took(self, message: bytes) -> None:
-        """A whole message came. Call `link.consumed(number, len(message))` when its memory is free again."""
+        """A whole message came. Call `link.consumed(stream_id, len(message))` when its memory is free again."""
 
     def ended(self, status: Status, message: bytes | None) -> None:
         """The acceptor ended a stream that this side opened. Call `link.acknowledge` now or later.

@@ -127,13 +127,13 @@ class Session:
         "_deadlines",
         "_dialler",
         "_draining",
-        "_greet_by",
-        "_heard",
+        "_frame_handlers",
+        "_hello_deadline",
+        "_hello_pending",
         "_inbox",
-        "_is_asked",
+        "_last_heard",
         "_last_peer_stream",
         "_limits",
-        "_may_come",
         "_mine_open",
         "_next_stream",
         "_outbox",
@@ -184,13 +184,13 @@ class Session:
         self._clock = clock
         self._dialler = dialler
         self._limits = limits
-        self._heard = self._partial_since = now
+        self._last_heard = self._partial_since = now
         self._partial_bytes = 0
-        self._greet_by = now + limits.hello_timeout_s
+        self._hello_deadline = now + limits.hello_timeout_s
         self._pinged = False
         self._pings = 0
         self._awaited_pong: tuple[int, Callable[[], None]] | None = None
-        self._is_asked = False
+        self._hello_pending = False
         self._draining: str | None = None
         self._peer_draining = False
         self._outbox = Outbox(limits.chunk_bytes, writer)
@@ -225,9 +225,9 @@ class Session:
         """The peer made a CSI call (`Kind.CALL`), and its request is whole. Returns the receiver of the rest."""
         raise NotImplementedError
 
-    def on_ping(self, number: int) -> None:
-        """The peer's lease needs a pong of this number: call `pong`, now or later."""
-        self.pong(number)
+    def on_ping(self, ping_id: int) -> None:
+        """The peer's lease needs a pong of this id: call `pong`, now or later."""
+        self.pong(ping_id)
 
     def on_drain(self, message: str) -> None:
         """The peer takes no new streams, and ends the session when the open ones are finished."""
@@ -289,10 +289,10 @@ class Session:
             raise Overloaded(peer.role, peer.max_streams, "--max-calls")
         if message is not None and len(message) > peer.max_message_bytes:
             raise MessageTooLarge(len(message), peer.max_message_bytes, "a CSI message")
-        number = self._next_stream
+        stream_id = self._next_stream
         self._next_stream += 2
         stream = StreamBooks(
-            number,
+            stream_id,
             receiver,
             mine=True,
             priority=min(priority, Priority.SYNC),
@@ -300,47 +300,47 @@ class Session:
             granted=self._limits.stream_window_bytes,
         )
         stream.is_unary = is_unary
-        self._streams[number] = stream
+        self._streams[stream_id] = stream
         self._mine_open += 1
         timeout_ms = 0
         if timeout_s is not None:
             timeout_ms = max(1, round(timeout_s * 1000))
             deadline = self._clock() + timeout_s
-            self._deadlines.add(deadline, number, self._streams)
+            self._deadlines.add(deadline, stream_id, self._streams)
             if deadline < self.armed_at:
                 self.rearm()
-        heading = number, kind, priority, subject, method, node, call, timeout_ms, epoch
+        heading = stream_id, kind, priority, subject, method, node, call, timeout_ms, epoch
         if message is not None and self._outbox.may_leave(stream, message, self.may_send):
             self._write(encode_open(heading, message))
         else:
             if message is not None:
                 stream.queue.append(message)
             self._outbox.put_open(stream, heading)
-        return number
+        return stream_id
 
-    def send(self, number: int, payload: bytes) -> None:
+    def send(self, stream_id: int, payload: bytes) -> None:
         """Queue a whole message. It is dropped if the stream has ended, or if its opener no longer waits.
 
         Raises:
             MessageTooLarge: the peer does not accept messages of this size. The stream goes on.
         """
-        stream = self._streams.get(number)
-        if stream is None or stream.over or stream.answered:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_abandoned or stream.answered:
             return
         if len(payload) > self.peer.max_message_bytes:
             raise MessageTooLarge(len(payload), self.peer.max_message_bytes, "a CSI message")
         stream.queue.append(payload)
         self._outbox.schedule(stream)
 
-    def unsent(self, number: int) -> int:
+    def unsent(self, stream_id: int) -> int:
         """How many messages of the stream wait for the transport. If any, asking makes `Receiver.writable` follow."""
-        stream = self._streams.get(number)
+        stream = self._streams.get(stream_id)
         if stream is None:
             return 0
         stream.is_awaited = len(stream.queue) > 0
         return len(stream.queue)
 
-    def end(self, number: int, status: Status, message: bytes | None = None) -> None:
+    def end(self, stream_id: int, status: Status, message: bytes | None = None) -> None:
         """End an accepted stream, after its queued messages and this last one, if there is one.
 
         Does nothing if the opener has cancelled it.
@@ -349,7 +349,7 @@ class Session:
             RuntimeError: gRPC cannot carry the code. The stream goes on.
             MessageTooLarge: the peer does not accept the message. The stream goes on.
         """
-        stream = self._streams.get(number)
+        stream = self._streams.get(stream_id)
         if stream is None or stream.answered:
             return
         if stream.mine:
@@ -360,7 +360,7 @@ class Session:
             raise MessageTooLarge(len(message), self.peer.max_message_bytes, "a CSI message")
         stream.answered = True
         if not stream.queue and self._outbox.may_leave(stream, message, self.may_send):
-            self._write(encode_end(number, status, message))
+            self._write(encode_end(stream_id, status, message))
             return
         # The End is never a control frame, even if no message waits: `stream.end` must show whether it has left, so
         # that an Ack that comes too early is found (`_on_ack`).
@@ -373,24 +373,24 @@ class Session:
         outbox = self._outbox
         outbox.writer.write(outbox.with_control(data) if outbox.control else data)
 
-    def cancel(self, number: int) -> None:
+    def cancel(self, stream_id: int) -> None:
         """Stop waiting for a stream that this side opened. Its receiver hears no more."""
-        stream = self._streams.get(number)
-        if stream is None or stream.over:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_abandoned:
             return
         if not stream.mine:
             raise RuntimeError("only the opener of a stream cancels it")
         self._abandon(stream)
         self._end_drained()
 
-    def acknowledge(self, number: int, *, delivered: bool) -> None:
+    def acknowledge(self, stream_id: int, *, delivered: bool) -> None:
         """Release a stream that this side opened, after its end. `delivered`: the answer has reached the caller."""
-        stream = self._streams.get(number)
+        stream = self._streams.get(stream_id)
         if stream is None:
             return
         if not (stream.mine and stream.answered):
             raise RuntimeError("only the opener acknowledges a stream, and only after its end")
-        self._outbox.put_later(encode_ack(number, delivered=delivered))
+        self._outbox.put_later(encode_ack(stream_id, delivered=delivered))
         self._forget(stream)
         if self._draining is not None:
             self._end_drained()
@@ -402,8 +402,8 @@ class Session:
             self._awaited_pong = self._pings, answered
             self._outbox.put(Ping(self._pings, of_lease=True))
 
-    def pong(self, number: int) -> None:
-        self._outbox.put(Pong(number))
+    def pong(self, ping_id: int) -> None:
+        self._outbox.put(Pong(ping_id))
 
     def drain(self, message: str) -> None:
         """Open no more streams, ask the peer to open none, and send the goodbye when no stream is left."""
@@ -427,18 +427,18 @@ class Session:
         """Take one WebSocket message. If it breaks a rule, the session ends with a goodbye that names the rule."""
         if self.state is SessionState.CLOSED:
             return
-        self._heard = now
+        self._last_heard = now
         self._partial_bytes = 0
         self._pinged = False
         try:
-            for number, fields in read(data):
-                handler = self._may_come.get(number)
+            for frame_type, fields in read(data):
+                handler = self._frame_handlers.get(frame_type)
                 if handler is not None and fields is not None:
                     handler(self, *fields)
                 else:
-                    self._on_other(number)
-            if self._is_asked:
-                self._is_asked = False
+                    self._on_other(frame_type)
+            if self._hello_pending:
+                self._hello_pending = False
                 self.on_hello()
         except RemoteProtocolError as error:
             self._close(Reason.PROTOCOL_ERROR, str(error), say=True)
@@ -454,13 +454,13 @@ class Session:
         if not self._partial_bytes:
             self._partial_since = now
         self._partial_bytes += size
-        self._heard = max(self._heard, min(now, self._partial_since + self._partial_bytes / _SLOWEST_BYTES_S))
-        if now < self._heard + self._limits.keepalive_s:
+        self._last_heard = max(self._last_heard, min(now, self._partial_since + self._partial_bytes / _SLOWEST_BYTES_S))
+        if now < self._last_heard + self._limits.keepalive_s:
             self._pinged = False
 
     def silent_since(self, now: float) -> float | None:
         """When the peer was last heard, if it has not answered a ping for half the keepalive interval; else None."""
-        return self._heard if self._pinged and now >= self._heard + 1.5 * self._limits.keepalive_s else None
+        return self._last_heard if self._pinged and now >= self._last_heard + 1.5 * self._limits.keepalive_s else None
 
     def lost(self, message: str) -> None:
         self._close(Reason.LINK_LOST, message)
@@ -470,8 +470,8 @@ class Session:
         if self.state is SessionState.CLOSED:
             return None
         if self.state is not SessionState.OPEN:
-            return self._greet_by
-        due = self._heard + self._limits.keepalive_s * (2 if self._pinged else 1)
+            return self._hello_deadline
+        due = self._last_heard + self._limits.keepalive_s * (2 if self._pinged else 1)
         first = self._deadlines.first
         return due if first is None else min(due, first)
 
@@ -480,19 +480,19 @@ class Session:
         if self.state is SessionState.CLOSED:
             return
         if self.state is not SessionState.OPEN:
-            if now >= self._greet_by:
+            if now >= self._hello_deadline:
                 what = "hello" if self.state is SessionState.GREETING else "answer to the hello"
                 self.goodbye(Reason.HELLO_TIMEOUT, f"no {what} within {self._limits.hello_timeout_s:g} s")
             return
-        for number in self._deadlines.passed(now):
-            self._expire(number)
+        for stream_id in self._deadlines.passed(now):
+            self._expire(stream_id)
         # The same sums as in next_tick(): with differences, rounding could make the tick find nothing due.
-        if now >= self._heard + self._limits.keepalive_s * 2:
+        if now >= self._last_heard + self._limits.keepalive_s * 2:
             why = f"nothing was heard for {2 * self._limits.keepalive_s:g} s"
             if self._partial_bytes:
                 why = f"{self._partial_bytes} bytes of a message in {now - self._partial_since:.3g} s are too few"
             self._close(Reason.PEER_SILENT, why)
-        elif now >= self._heard + self._limits.keepalive_s and not self._pinged:
+        elif now >= self._last_heard + self._limits.keepalive_s and not self._pinged:
             self._pinged = True
             self._pings += 1
             self._outbox.put(Ping(self._pings))
@@ -503,8 +503,8 @@ class Session:
             return b""
         data = self._outbox.next_message()
         for stream in self._outbox.emptied:
-            if stream.id in self._streams and not stream.over:  # an earlier one may have ended it
-                self._tell(stream.receiver.writable)
+            if stream.id in self._streams and not stream.is_abandoned:  # an earlier one may have ended it
+                self._call_safely(stream.receiver.writable)
         self._outbox.emptied.clear()
         return data
 
@@ -529,7 +529,7 @@ class Session:
             self.on_hello()
         else:
             self._enter(SessionState.DECIDING)
-            self._is_asked = True  # at the end of this message: the dialler may send no more before the answer
+            self._hello_pending = True  # at the end of this message: the dialler may send no more before the answer
 
     def _on_lead(self, hello: Hello) -> None:
         before = self.peer
@@ -549,54 +549,54 @@ class Session:
         self._peer_draining = True
         self.on_drain(message)
 
-    def _on_ping(self, number: int, of_lease: bool) -> None:  # noqa: FBT001  # as in the frame
+    def _on_ping(self, ping_id: int, of_lease: bool) -> None:  # noqa: FBT001  # as in the frame
         if of_lease:
             self._check_answers()
-            self.on_ping(number)
+            self.on_ping(ping_id)
         else:
-            self._answer(Pong(number))
+            self._answer(Pong(ping_id))
 
-    def _on_pong(self, number: int) -> None:
+    def _on_pong(self, ping_id: int) -> None:
         # A pong of the keepalive has nothing to tell: `receive` has noted the time.
         awaited = self._awaited_pong
-        if awaited is not None and awaited[0] == number:
+        if awaited is not None and awaited[0] == ping_id:
             self._awaited_pong = None
             awaited[1]()
 
     def _on_not_understood(self, unknown: int) -> None:
         """Nothing to do: an older peer skipped a frame. No side relies on a frame that the peer may not know."""
 
-    def _on_other(self, number: int) -> None:
+    def _on_other(self, frame_type: int) -> None:
         if self.state is SessionState.CLOSED:  # an earlier frame of the same message ended it, or a receiver did
             return
-        if number in TYPES:
-            raise RemoteProtocolError(f"a {TYPES[number].__name__} frame in state {self.state.name}")
-        self._answer(NotUnderstood(number))
+        if frame_type in TYPES:
+            raise RemoteProtocolError(f"a {TYPES[frame_type].__name__} frame in state {self.state.name}")
+        self._answer(NotUnderstood(frame_type))
 
     def _on_open(self, *fields: Any) -> None:
         *heading, has_first, first = fields
         frame = Open(*heading)
-        number = frame.stream
+        stream_id = frame.stream
         if self._dialler and not self.peer.epoch:
             raise RemoteProtocolError("Open: from a standby")
         if max(len(frame.subject), len(frame.method), len(frame.node), len(frame.call)) > _MAX_NAME_CHARS:
             raise RemoteProtocolError(f"Open: a name of more than {_MAX_NAME_CHARS} characters")
-        if number % 2 != (0 if self._dialler else 1) or number <= self._last_peer_stream:
-            raise RemoteProtocolError(f"Open: stream id {number} is not a new one of the peer's")
+        if stream_id % 2 != (0 if self._dialler else 1) or stream_id <= self._last_peer_stream:
+            raise RemoteProtocolError(f"Open: stream id {stream_id} is not a new one of the peer's")
         if self._theirs_open >= self._limits.max_streams:
             raise RemoteProtocolError(f"Open: more than {self._limits.max_streams} streams at once")
-        self._last_peer_stream = number
+        self._last_peer_stream = stream_id
         self._theirs_open += 1
-        stream = self._streams[number] = StreamBooks(
-            number,
+        stream = self._streams[stream_id] = StreamBooks(
+            stream_id,
             NOBODY,
             mine=False,
             priority=min(frame.priority, Priority.SYNC),
             credit=self.peer.stream_window_bytes,
             granted=self._limits.stream_window_bytes,
         )
-        # `_heard` is when this message came.
-        deadline = self._heard + frame.timeout_ms / 1000 if frame.timeout_ms else None
+        # `_last_heard` is when this message came.
+        deadline = self._last_heard + frame.timeout_ms / 1000 if frame.timeout_ms else None
         if has_first:
             self._inbox.charge(stream, len(first), "Open")
         if frame.kind == Kind.CALL:
@@ -607,7 +607,7 @@ class Session:
                 stream.asked = frame, deadline
         else:
             stream.receiver = self.on_open(frame, deadline)
-        if number not in self._streams:  # the callback ended the session
+        if stream_id not in self._streams:  # the callback ended the session
             self._tell_lost(stream)
         elif has_first and not stream.is_unary:
             self._give(stream, first)
@@ -618,8 +618,8 @@ class Session:
         else:
             stream.receiver.took(message)
 
-    def _on_chunk(self, number: int, left: int, payload: bytes) -> None:
-        stream = self._known(number, "Chunk")
+    def _on_chunk(self, stream_id: int, left: int, payload: bytes) -> None:
+        stream = self._known(stream_id, "Chunk")
         if stream.mine and stream.answered:
             raise RemoteProtocolError("Chunk: after the end of its stream")
         message = self._inbox.take(stream, left, payload)
@@ -636,39 +636,39 @@ class Session:
         else:
             (frame, deadline), stream.asked = stream.asked, None
             stream.receiver = self.on_call(frame, deadline, message)
-            if number not in self._streams:  # the callback ended the session
+            if stream_id not in self._streams:  # the callback ended the session
                 self._tell_lost(stream)
 
-    def _on_credit(self, number: int, amount: int) -> None:
-        if number == 0:
+    def _on_credit(self, stream_id: int, amount: int) -> None:
+        if stream_id == 0:
             self._outbox.grant(amount)
             return
-        credited = self._streams.get(number)
+        credited = self._streams.get(stream_id)
         if credited is not None:  # an accepted stream may end while its credit is on the way
             credited.credit += amount
             if credited.queue:
                 self._outbox.schedule(credited)
 
     def _on_end(self, *fields: Any) -> None:
-        number, code, message, origin, has_last, last = fields
-        stream = self._known(number, "End")
+        stream_id, code, message, origin, has_last, last = fields
+        stream = self._known(stream_id, "End")
         if not stream.mine or stream.answered:
             raise RemoteProtocolError("End: of a stream that is not the peer's to end")
         if code > LARGEST_CODE:
             raise RemoteProtocolError(f"End: a status code is 0 to {LARGEST_CODE}, not {code}")
         if has_last:
-            if stream.is_unary and stream.last is None and stream.parts is None and not stream.over:
+            if stream.is_unary and stream.last is None and stream.parts is None and not stream.is_abandoned:
                 self._inbox.charge(stream, len(last), "End")
                 stream.last = last
             else:
-                self._on_chunk(number, 0, last)
-                if number not in self._streams:  # its receiver has ended the session
+                self._on_chunk(stream_id, 0, last)
+                if stream_id not in self._streams:  # its receiver has ended the session
                     return
-        if stream.parts is not None and not stream.over:
+        if stream.parts is not None and not stream.is_abandoned:
             raise RemoteProtocolError("End: in the middle of a message")
         stream.answered = True
-        if stream.over:
-            self._outbox.put_later(encode_ack(number, delivered=False))
+        if stream.is_abandoned:
+            self._outbox.put_later(encode_ack(stream_id, delivered=False))
             self._forget(stream)
             self._end_drained()
             return
@@ -677,22 +677,22 @@ class Session:
         last, stream.last = stream.last, None
         stream.receiver.ended(Status(code, message, origin), last)
 
-    def _on_cancel(self, number: int) -> None:
-        stream = self._known(number, "Cancel")
+    def _on_cancel(self, stream_id: int) -> None:
+        stream = self._known(stream_id, "Cancel")
         if stream.mine:
             raise RemoteProtocolError("Cancel: of a stream that the peer did not open")
-        if stream.over:
+        if stream.is_abandoned:
             raise RemoteProtocolError("Cancel: twice")
         was_answered, end_is_sent = stream.answered, stream.answered and stream.end is None
         self._stop_sending(stream)
-        stream.over = stream.answered = True
+        stream.is_abandoned = stream.answered = True
         if not was_answered:
             stream.receiver.left()
         if not end_is_sent:
-            self._answer(End(number, Code.CANCELLED, "", ""))
+            self._answer(End(stream_id, Code.CANCELLED, "", ""))
 
-    def _on_ack(self, number: int, delivered: bool) -> None:  # noqa: FBT001  # as in the frame
-        stream = self._known(number, "Ack")
+    def _on_ack(self, stream_id: int, delivered: bool) -> None:  # noqa: FBT001  # as in the frame
+        stream = self._known(stream_id, "Ack")
         if stream.mine or not stream.answered or stream.end is not None:
             raise RemoteProtocolError("Ack: of a stream that has not ended")
         self._forget(stream)
@@ -700,10 +700,10 @@ class Session:
         if self._draining is not None:
             self._end_drained()
 
-    def _known(self, number: int, what: str) -> StreamBooks:
-        stream = self._streams.get(number)
-        if stream is None or number in self._outbox.unopened:  # its Open has not left, so the peer cannot know it
-            raise RemoteProtocolError(f"{what}: stream {number} is not open")
+    def _known(self, stream_id: int, what: str) -> StreamBooks:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream_id in self._outbox.unopened:  # its Open has not left, so the peer cannot know it
+            raise RemoteProtocolError(f"{what}: stream {stream_id} is not open")
         return stream
 
     def _answer(self, frame: Frame) -> None:
@@ -716,21 +716,21 @@ class Session:
 
     def _enter(self, state: SessionState) -> None:
         self.state = state
-        self._may_come = _MAY_COME[state]
+        self._frame_handlers = _HANDLERS_BY_STATE[state]
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 
-    def _expire(self, number: int) -> None:
-        stream = self._streams.get(number)
-        if stream is None or stream.over or stream.answered:
+    def _expire(self, stream_id: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_abandoned or stream.answered:
             return
         self._abandon(stream)
-        self._tell(stream.receiver.failed, CallTimeout())
+        self._call_safely(stream.receiver.failed, CallTimeout())
         self._end_drained()
 
     def _abandon(self, stream: StreamBooks) -> None:
         """Stop waiting for a stream of this side: ack its end, forget it if its Open has not left, else cancel it."""
-        stream.over = True
+        stream.is_abandoned = True
         self._stop_sending(stream)
         if stream.last is not None:
             self.consumed(stream.id, len(stream.last))
@@ -776,7 +776,7 @@ class Session:
         if self.state is SessionState.CLOSED:
             return
         self._enter(SessionState.CLOSED)
-        self._is_asked = False
+        self._hello_pending = False
         self.said_goodbye = say
         self._deadlines.clear()
         self._awaited_pong = None
@@ -788,17 +788,17 @@ class Session:
         for stream in streams.values():
             if not stream.mine:
                 self._tell_lost(stream)
-            elif not (stream.over or stream.answered):
+            elif not (stream.is_abandoned or stream.answered):
                 sent = stream.id not in unopened and (served is None or stream.id <= served)
-                self._tell(stream.receiver.failed, TunnelClosed(sent=sent, why=message))
-        self._tell(self.on_closed, reason, message)
+                self._call_safely(stream.receiver.failed, TunnelClosed(sent=sent, why=message))
+        self._call_safely(self.on_closed, reason, message)
 
     def _tell_lost(self, stream: StreamBooks) -> None:
         if not stream.answered:
-            self._tell(stream.receiver.left)
-        self._tell(stream.receiver.released, False)  # noqa: FBT003  # as in `Receiver`
+            self._call_safely(stream.receiver.left)
+        self._call_safely(stream.receiver.released, False)  # noqa: FBT003  # as in `Receiver`
 
-    def _tell(self, method: Callable[..., None], *said: object) -> None:
+    def _call_safely(self, method: Callable[..., None], *said: object) -> None:
         """Call a receiver or the application, where others must be told even if it raises."""
         try:
             method(*said)
@@ -830,8 +830,8 @@ _HANDLERS: Final[dict[type[Frame], tuple[Callable[..., None], tuple[SessionState
     Ack: (Session._on_ack, (SessionState.OPEN,)),
 }
 
-# The same table by state and type number.
-_MAY_COME: Final = {
-    state: {number: _HANDLERS[frame][0] for number, frame in TYPES.items() if state in _HANDLERS[frame][1]}
+# The same table by state and frame type.
+_HANDLERS_BY_STATE: Final = {
+    state: {frame_type: _HANDLERS[frame][0] for frame_type, frame in TYPES.items() if state in _HANDLERS[frame][1]}
     for state in SessionState
 }

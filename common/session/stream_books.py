@@ -13,18 +13,18 @@ class StreamBooks:
     """The books of one stream, shared by a session's outbox and inbox. `mine`: this side opened it."""
 
     __slots__ = (
-        "answered", "asked", "begun", "cost", "credit", "end", "granted", "id", "is_awaited", "is_unary", "last",
-        "left", "mine", "offset", "over", "owed", "parts", "priority", "queue", "queued", "receiver",
+        "answered", "asked", "begun", "cost", "credit", "end", "granted", "id", "is_abandoned", "is_awaited",
+        "is_unary", "last", "left", "mine", "offset", "owed", "parts", "priority", "queue", "queued", "receiver",
     )  # fmt: skip
 
     def __init__(
-        self, number: int, receiver: Receiver, *, mine: bool, priority: int, credit: int, granted: int
+        self, stream_id: int, receiver: Receiver, *, mine: bool, priority: int, credit: int, granted: int
     ) -> None:
-        self.id = number
+        self.id = stream_id
         self.receiver = receiver
         self.mine = mine
         self.priority = priority
-        self.over = False  # the receiver on this side hears no more, but for `released`
+        self.is_abandoned = False  # the receiver on this side hears no more, but for `released`
         self.answered = False  # the End was queued (accepted) or received (mine)
         self.is_unary = False  # a call: accepted, it has one request; mine, its last message is told with the end
         self.asked: tuple[Open, float | None] | None = None  # an accepted call whose request is not whole yet

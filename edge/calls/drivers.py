@@ -79,7 +79,7 @@ class Driver:
         self.asked = False  # whether it was asked since the agent's start, with or without an answer
         self.ask_every_s = ASK_AGAIN_S  # the interval in seconds at which it is asked again while it runs
         self._changed = changed
-        self.channel = channel or Channel(socket, max_message_bytes=max_message_bytes, who=_name)
+        self.channel = channel or Channel(socket, max_message_bytes=max_message_bytes, identify=_name)
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ class Driver:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                call = self.channel.call(method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
+                call = self.channel.call(method, request, timeout_s=timeout_s, driver=to, may_begin=may_begin)
                 status, body = await call.unary()
         except TimeoutError:
             why = f"it did not answer {method} within {timeout_s:g} s"
@@ -127,7 +127,7 @@ class Driver:
     ) -> tuple[Status, bytes | None]:
         """Call NodeGetInfo and return the answer for Kubernetes, with the node's segment where needed."""
         # It is asked now whether it has a topology: the keys are hard to change once Kubernetes has them.
-        self.channel.look()  # Kubernetes keeps the answer, and a replaced driver may go on
+        self.channel.check_socket()  # Kubernetes keeps the answer, and a replaced driver may go on
         status, body = await self.unary(NODE_GET_INFO, request, timeout_s=timeout_s, to=to)
         if body is None:
             return status, None
@@ -142,7 +142,7 @@ class Driver:
         self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
     ) -> AsyncGenerator[bytes | Status, None]:
         """Make a call with any number of answers: yields them, then the vendor's status. Closing cancels it."""
-        call = self.channel.call(method, request, timeout_s=timeout_s, to=to)
+        call = self.channel.call(method, request, timeout_s=timeout_s, driver=to)
         try:
             async for message in call:
                 await self._check(method, message)
@@ -166,7 +166,7 @@ class Driver:
             tasks.start(self._look(), name=f"look at {self.path}")
             while True:
                 seen = file_id(self.path)
-                self.channel.look()
+                self.channel.check_socket()
                 await self._ask()
                 waited_s, had_connection = 0.0, self.channel.connected
                 while waited_s < self._ask_again_s() and file_id(self.path) == seen:
@@ -179,7 +179,7 @@ class Driver:
         # During a question, too: a driver that hangs at it may have a successor. And each time: a dial may have begun
         # before the file changed, and ended after.
         while True:
-            self.channel.look()
+            self.channel.check_socket()
             await asyncio.sleep(_LOOK_S)
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ Rules:
   the same call again or its opposite (docs/csi-contract.md#an-uncertain-volume-is-mounted-again-or-undone). A mount
   whose row says `DONE` is not requested again.
 * Order: rows that are not on disk yet, then unpublishing, then the rest. Unpublishing is checked again right before the
-  call (`_is_to_go`). The driver unstages a volume only when it is published to no pod.
+  call (`_must_unpublish`). The driver unstages a volume only when it is published to no pod.
 * When the driver refuses to mount (a final gRPC code), the task removes the row. It keeps the row if the mount table
   shows a mount, or if only directories on the disk showed the volume at start. It keeps the row of a staging if a pod
   has the volume. A failed republish changes no row.
@@ -44,10 +44,10 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 
 # After this time an event tells users of a step that waits for another party: the hub, the attacher, the driver. The
 # kubelet waits as long (2 min 3 s).
-_PATIENCE_S = 123.0
+_WAIT_EVENT_AFTER_S = 123.0
 
 # After this many failed tries an event tells users of a failing unpublish or unstage: a driver may need a moment.
-_STUBBORN = 3
+_EVENT_AFTER_TRIES = 3
 
 
 @dataclass(slots=True)
@@ -176,7 +176,7 @@ class VolumeTask:
         for target in rows.unwritten:
             yield Step.RECORD, target
         for target, publication in rows.publications.items():
-            if self._is_to_go(target, publication):
+            if self._must_unpublish(target, publication):
                 yield Step.UNPUBLISH, target
         is_stale = self._staging.is_stale(self.wants)
         is_ready = self._staging.is_done and not is_stale
@@ -190,7 +190,7 @@ class VolumeTask:
             if is_ready or want.volume.ephemeral or self._staging.obstacle(want):  # the publish step reports it
                 yield Step.PUBLISH, target
 
-    def _is_to_go(self, target: Target, publication: Publication) -> bool:
+    def _must_unpublish(self, target: Target, publication: Publication) -> bool:
         want = self.wants.get(target)
         if want is None:
             return self._host.may_unpublish(publication)
@@ -226,13 +226,13 @@ class VolumeTask:
         if trouble is None or trouble.why != error.why:
             log.warning("volume %s: %s%s: %s", self.key, step, self._whose(target), error.why)
             trouble = self._troubles[target] = _Trouble(error.why, trouble.since if trouble else now)
-        if step is not Step.RECORD and not (isinstance(error, Waiting) and now - trouble.since < _PATIENCE_S):
+        if step is not Step.RECORD and not (isinstance(error, Waiting) and now - trouble.since < _WAIT_EVENT_AFTER_S):
             self._tell(step, target, error.why, tries.failures)
 
     def _tell(self, step: Step, target: Target, why: str, failures: int) -> None:
         facts = self._host.facts
         if step not in MOUNTING:
-            if failures >= _STUBBORN:  # the pod may not exist any more
+            if failures >= _EVENT_AFTER_TRIES:  # the pod may not exist any more
                 facts.tell_node("FailedUnMount", f"volume {self.key}{self._whose(target)}: {step} failed: {why}")
             return
         concerned = [self.wants[target]] if target in self.wants else self.wants.values()
@@ -257,19 +257,19 @@ class VolumeTask:
         before = self.rows.device
         # The hub must confirm a first staging. A recorded one that was listed, or is one node's, keeps its
         # confirmation, unless the volume asks for fence in a new boot.
-        is_held_anew = await self._hold(want, before)
-        is_known = before is not None and (before.attached or volume.is_sole) and not is_held_anew
-        must_be_known = volume.is_listed and not is_known
-        if must_be_known:
+        must_reconfirm = await self._begin_fencing(want, before)
+        was_confirmed = before is not None and (before.attached or volume.is_sole) and not must_reconfirm
+        must_be_confirmed = volume.is_listed and not was_confirmed
+        if must_be_confirmed:
             self._check_copy(volume)
             await self.use.check()
         intent = self._intent_to_stage(want, before, attachment_uid)
         await self.rows.intend(Step.STAGE, intent)
         try:
             self._check(self._staging.obstacle(want))  # another volume may have taken the place meanwhile
-            if must_be_known:
+            if must_be_confirmed:
                 self._check_copy(volume)
-            if must_be_known and not self.use.is_confirmed:
+            if must_be_confirmed and not self.use.is_confirmed:
                 raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
             async with host.fencing.mounting(volume, Step.STAGE.value) as may_go_on:
                 await host.plugin.stage(want, inputs, reconstructed=intent.reconstructed, may_go_on=may_go_on)
@@ -282,7 +282,7 @@ class VolumeTask:
         await self.rows.settle(Step.STAGE, replace(done, since=host.clock.time()))
         log.info("volume %s is staged", self.key)
 
-    async def _hold(self, want: PodVolume, before: Device | None) -> bool:
+    async def _begin_fencing(self, want: PodVolume, before: Device | None) -> bool:
         # Begins to fence the volume if its policy asks for that. Returns whether the hub must confirm the volume again
         # before it is staged. The policy is fixed at the first staging in a boot, until its end.
         volume, fencing = want.volume, self._host.fencing
@@ -375,7 +375,7 @@ class VolumeTask:
         before, plugin = self.rows.publications[target], self._host.plugin
         self._host.driver(self.key.driver)
         await self.rows.intend(Step.UNPUBLISH, replace(before, state=State.UNCERTAIN, error=""))
-        if not self._is_to_go(target, before):  # while the row was written, a pod may have wanted it again
+        if not self._must_unpublish(target, before):  # while the row was written, a pod may have wanted it again
             await self.rows.settle(Step.UNPUBLISH, before)
             return
         try:
@@ -445,7 +445,7 @@ class VolumeTask:
             arguments=publish_arguments(want),
             boot=self._host.boot,
             since=self._since(before),
-            **(_deferred(want, before, self._host.boot) if want.deferral is not None else {}),
+            **(_handover_fields(want, before, self._host.boot) if want.deferral is not None else {}),
         )
 
     def _since(self, before: Row | None) -> float:
@@ -473,7 +473,7 @@ def _pod_of(row: Publication) -> str:
     return f"pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f"the pod of uid {row.pod_uid}"
 
 
-def _deferred(want: PodVolume, before: Publication | None, boot: str) -> dict[str, Any]:
+def _handover_fields(want: PodVolume, before: Publication | None, boot: str) -> dict[str, Any]:
     # After a reboot no guest uses the device, so HANDED becomes NONE. FORMATTING stays: the interrupted mkfs must be
     # finished.
     assert want.deferral is not None

@@ -37,7 +37,7 @@ class PluginClient:
         self._dialled = False
         self._limit: asyncio.Timeout | None = None
         self._channel = Channel(
-            socket, max_message_bytes=_MAX_ANSWER_BYTES, who=self._connected, connect_timeout_s=_DIAL_LIMIT_S
+            socket, max_message_bytes=_MAX_ANSWER_BYTES, identify=self._connected, connect_timeout_s=_DIAL_LIMIT_S
         )
 
     async def get_info(self) -> tuple[str, PluginOffer]:

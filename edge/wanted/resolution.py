@@ -89,7 +89,7 @@ class PodWants:
 
 
 @dataclass(slots=True, kw_only=True)
-class Surroundings:
+class NodeContext:
     """The node's state that a resolution reads besides the Pod object."""
 
     look: Callable[[Ref], Object | None]  # returns the object that a Ref names
@@ -103,19 +103,19 @@ class _Unresolved(Exception):
     """A volume cannot be resolved; `str()` is the reason."""
 
 
-def resolve(found: Object, around: Surroundings, *, now: float, deleted_at: float | None) -> PodWants | None:
+def resolve(found: Object, context: NodeContext, *, now: float, deleted_at: float | None) -> PodWants | None:
     """Return what a Pod object wants; None if it is another node's. `now` and `deleted_at` are monotonic times."""
     try:
         body = found.read()
         # An empty nodeName is a malformed object, not another node's pod.
-        if str(body["spec"].get("nodeName", "")) not in {around.node, ""}:
+        if str(body["spec"].get("nodeName", "")) not in {context.node, ""}:
             return None
         deleted_at, ends_at = _deletion(body, now if deleted_at is None else deleted_at)
         _require_name("the pod's uid", found.stamp.uid)
         pod = _pod(found, body, is_over=ends_at is not None and (ends_at <= now or _all_ended(body)))
         if pod.gone:
             return PodWants(pod=pod, deleted_at=deleted_at)
-        wants = _Resolver(around, pod, body).wants()
+        wants = _Resolver(context, pod, body).wants()
         return replace(wants, deleted_at=deleted_at, ends_at=ends_at)
     except _Unresolved as reason:
         why = str(reason)
@@ -207,7 +207,7 @@ class _Use:
 
 @dataclass(slots=True)
 class _Resolver:
-    _around: Surroundings
+    _context: NodeContext
     _pod: Pod
     _body: Body
     _refs: set[Ref] = field(default_factory=set)
@@ -266,22 +266,22 @@ class _Resolver:
 
     def _claimed(self, name: str, claim: str, use: _Use, *, read_only: bool, owned: bool = False) -> PodVolume:
         ref = Ref("PersistentVolumeClaim", self._pod.namespace, claim)
-        found = self._find(ref)
+        found = self._require(ref)
         body = found.read()
-        shown = f"PVC {ref.namespace}/{ref.name}"
+        title = f"PVC {ref.namespace}/{ref.name}"
         if owned and not _is_owned(body, self._pod.uid):
             raise _Unresolved(
-                f"{shown} was not created for pod {self._pod.namespace}/{self._pod.name}: it is not the owner"
+                f"{title} was not created for pod {self._pod.namespace}/{self._pod.name}: it is not the owner"
             )
         metadata = body["metadata"]
         if metadata.get("deletionTimestamp") and _PROTECTION not in (metadata.get("finalizers") or ()):
-            raise _Unresolved(f"{shown} is being deleted")
+            raise _Unresolved(f"{title} is being deleted")
         status = body.get("status") or {}
         if status.get("phase") != "Bound":
-            raise _Unresolved(f"{shown} is not bound")
+            raise _Unresolved(f"{title} is not bound")
         bound = str(body["spec"].get("volumeName") or "")
         if not bound:
-            raise _Unresolved(f"{shown} is bound, but does not name its PV")
+            raise _Unresolved(f"{title} is bound, but does not name its PV")
         volume = self._persistent(bound, _claim(found, body, bound))
         if use.mounted and volume.block:
             raise _Unresolved(f"volume {name} has volumeMode Block, but is listed in volumeMounts")
@@ -294,7 +294,7 @@ class _Resolver:
     def _persistent(self, name: str, claim: BoundClaim) -> Volume:
         _require_name("the PV's name", name)
         ref = Ref("PersistentVolume", "", name)
-        body = self._find(ref).read()
+        body = self._require(ref).read()
         spec = body["spec"]
         owner = spec.get("claimRef")
         if not owner:
@@ -307,10 +307,10 @@ class _Resolver:
         csi = spec.get("csi")
         if not csi:
             raise _Unresolved(f"PV {name} is not a CSI volume, and the agent mounts no others")
-        required, node = (spec.get("nodeAffinity") or {}).get("required"), self._around.node
-        if required is not None and not selects(required.get("nodeSelectorTerms") or [], self._around.labels, node):
+        required, node = (spec.get("nodeAffinity") or {}).get("required"), self._context.node
+        if required is not None and not selects(required.get("nodeSelectorTerms") or [], self._context.labels, node):
             raise _Unresolved(f"PV {name} is not for this node: its nodeAffinity does not match the labels of {node}")
-        policy = body["metadata"].get("annotations"), self._class_parameters(spec)
+        annotations, parameters = body["metadata"].get("annotations"), self._class_parameters(spec)
         rules = self._rules(str(csi["driver"]))
         if not rules.persistent:
             raise _Unresolved(f"the CSIDriver object of {csi['driver']} does not allow the volume mode Persistent")
@@ -329,12 +329,12 @@ class _Resolver:
             expand_secret=_secret(csi.get("nodeExpandSecretRef")),
             size_bytes=_storage(spec.get("capacity")),
             claim=claim,
-            fence=offline_policy.is_fence(*policy),
-            offline_flaw=offline_policy.flaw(*policy),
+            fence=offline_policy.is_fence(annotations, parameters),
+            offline_flaw=offline_policy.flaw(annotations, parameters),
             rules=rules,
         )
         if rules.attach_required:
-            self._stamp(Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._around.node)))
+            self._stamp(Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._context.node)))
         self._stamp_calls(volume)
         return volume
 
@@ -346,7 +346,7 @@ class _Resolver:
         ref = Ref("CSIDriver", "", driver)
         rules = self._rules(driver)
         if not rules.ephemeral:
-            why = "does not list the volume mode Ephemeral" if self._around.look(ref) else "is missing"
+            why = "does not list the volume mode Ephemeral" if self._context.look(ref) else "is missing"
             raise _Unresolved(f"volume {name} is an inline volume of driver {driver}, whose CSIDriver object {why}")
         secret = csi.get("nodePublishSecretRef")
         volume = Volume(
@@ -368,38 +368,38 @@ class _Resolver:
     def _deferred(self, want: PodVolume, use: _Use) -> PodVolume:
         if want.volume_name not in self._asked and not is_true(want.volume.attributes.get(ATTRIBUTE)):
             return want
-        found = self._around.look(Ref("CSIDriver", "", want.volume.driver))
+        found = self._context.look(Ref("CSIDriver", "", want.volume.driver))
         annotations = (found.read()["metadata"].get("annotations") if found is not None else None) or {}
         allowed = is_true(annotations.get(ANNOTATION))
-        return self._around.opt_in.decide(want, allowed=allowed, sub_path=use.sub_path)
+        return self._context.opt_in.decide(want, allowed=allowed, sub_path=use.sub_path)
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 
-    def _seen(self, ref: Ref) -> Object | None:
+    def _look_up(self, ref: Ref) -> Object | None:
         self._refs.add(ref)
-        return self._around.look(ref)
+        return self._context.look(ref)
 
-    def _find(self, ref: Ref) -> Object:
-        found = self._seen(ref)
+    def _require(self, ref: Ref) -> Object:
+        found = self._look_up(ref)
         if found is None:
-            shown = "PVC" if ref.kind == "PersistentVolumeClaim" else "PV"
+            kind = "PVC" if ref.kind == "PersistentVolumeClaim" else "PV"
             where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
-            raise _Unresolved(f"{shown} {where} is not known to this node")
+            raise _Unresolved(f"{kind} {where} is not known to this node")
         return found
 
     def _rules(self, driver: str) -> DriverRules:
-        return driver_rules(self._seen(Ref("CSIDriver", "", driver)))
+        return driver_rules(self._look_up(Ref("CSIDriver", "", driver)))
 
     def _class_parameters(self, spec: Body) -> Body:
         # The hub sends only some of a StorageClass's parameters.
         name = spec.get("storageClassName")
         if not name:
             return {}
-        found = self._seen(Ref("StorageClass", "", str(name)))
+        found = self._look_up(Ref("StorageClass", "", str(name)))
         return (found.read().get("parameters") or {}) if found is not None else {}
 
     def _stamp(self, ref: Ref) -> None:
-        found = self._seen(ref)
+        found = self._look_up(ref)
         self._stamps[ref] = f"{found.stamp.uid} {found.stamp.version}" if found is not None else ""
 
     def _stamp_calls(self, volume: Volume) -> None:
@@ -416,7 +416,7 @@ class _Resolver:
         # ReadWriteOncePod as their only access mode. A pod with seLinuxChangePolicy Recursive wants no such option: its
         # runtime changes the label of each file instead. As for the kubelet, several labels in one pod are an error all
         # the same (pkg/volume/util/selinux.go, GetMountSELinuxLabel).
-        if not (self._around.selinux and volume.rules.selinux_mount and volume.access_modes == ("ReadWriteOncePod",)):
+        if not (self._context.selinux and volume.rules.selinux_mount and volume.access_modes == ("ReadWriteOncePod",)):
             return ""
         labels = {_file_label(options) for options in use.selinux}
         if wrong := [label for label in labels if not _SELINUX_LABEL.fullmatch(label)]:

@@ -21,7 +21,7 @@ from common.objects.objects import Ref
 from edge.stores.object_store import ObjectStore
 from edge.volumes import Pod
 from edge.wanted.opt_in import OptIn
-from edge.wanted.resolution import PodWants, Surroundings, labels_of, resolve, without_body
+from edge.wanted.resolution import NodeContext, PodWants, labels_of, resolve, without_body
 
 POD = "Pod"
 
@@ -41,7 +41,7 @@ class Wanted:
     ) -> None:
         """`own_labels` returns the drivers' topology, which the Node object may not have yet."""
         self._objects, self._own_labels, self._complain = objects, own_labels, complain
-        self._around = Surroundings(look=objects.get, node=node, selinux=selinux, opt_in=opt_in)
+        self._context = NodeContext(look=objects.get, node=node, selinux=selinux, opt_in=opt_in)
         self._node_ref = Ref("Node", "", node)
         self._node_labels: dict[str, str] = {}
         self._pods: dict[Ref, PodWants] = {}
@@ -59,7 +59,7 @@ class Wanted:
     @property
     def may_defer(self) -> bool:
         """Whether a runtime is known that mounts volumes in its guest."""
-        return bool(self._around.opt_in.runtimes)
+        return bool(self._context.opt_in.runtimes)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Wanted:
         return wants is None or wants.pod.gone
 
     def load(self, now: float) -> frozenset[str]:
-        self._around.labels = self._read_labels()
+        self._context.labels = self._read_labels()
         return self._resolve(self._objects.refs(POD), now)
 
     def update(self, changed: Iterable[Ref], now: float) -> frozenset[str]:
@@ -105,9 +105,9 @@ class Wanted:
 
     def _relabelled(self) -> set[Ref]:
         labels = self._read_labels()
-        if labels == self._around.labels:
+        if labels == self._context.labels:
             return set()
-        self._around.labels = labels
+        self._context.labels = labels
         return set(self._pods)
 
     def _read_labels(self) -> dict[str, str]:
@@ -138,7 +138,7 @@ class Wanted:
         if found is None:
             return None
         deleted_at = old.deleted_at if old is not None and old.pod.uid == found.stamp.uid else None
-        return resolve(found, self._around, now=now, deleted_at=deleted_at)
+        return resolve(found, self._context, now=now, deleted_at=deleted_at)
 
     def _keep(self, ref: Ref, old: PodWants | None, why: str) -> PodWants:
         if old is None or not old.unread:

@@ -277,7 +277,7 @@ async def test_a_former_leader_with_a_successor_is_dialled_at_leisure_and_soon_i
     successor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.links.uplink.FIRST_REDIAL_S", 0.001)
-    monkeypatch.setattr("common.links.uplink.LEISURE_S", 1e9)
+    monkeypatch.setattr("common.links.uplink.SPARE_REDIAL_S", 1e9)
     async with uplink(epochs=(5, 0)) as it:
         former, other = it.hubs
         await until(lambda: [address.why for address in it.uplink.addresses] == ["", "a standby"])
@@ -325,7 +325,7 @@ async def test_a_hub_that_says_a_lower_epoch_is_refused_and_dialled_again(
     epoch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.links.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
-    monkeypatch.setattr("common.links.uplink.LEISURE_S", 0.001)
+    monkeypatch.setattr("common.links.uplink.SPARE_REDIAL_S", 0.001)
     async with uplink(epochs=(5,) if epoch else (5, 7), epoch=epoch) as it:
         old = it.hubs[0]
         await until(lambda: old.ends[-1:] == [(Reason.NOT_LEADING, it.uplink.addresses[0].why)] and len(old.ends) > 3)

@@ -76,7 +76,7 @@ class FakeDriver(Driver):
     def open(self, call: ClientCall) -> None:
         if self.bug is not None:
             raise self.bug
-        assert call.to == NAME
+        assert call.driver == NAME
         self.calls.append(FakeCall(call))
 
     async def stream(

@@ -51,15 +51,15 @@ class FakeChannel:
 
     def __init__(self) -> None:
         self.connected = False
-        self.looks = 0
+        self.checks = 0
         self.asked: list[str] = []
         self.asked_of: list[str] = []
         self.streams: list[FakeStream] = []
         self.answers: dict[str, tuple[Status, list[bytes], VendorConnectionError | None]] = {}
         self.call_itself("d.example")
 
-    def look(self) -> None:
-        self.looks += 1
+    def check_socket(self) -> None:
+        self.checks += 1
 
     def call_itself(self, name: str) -> None:
         self.answer(GET_PLUGIN_INFO, named(name))
@@ -79,12 +79,12 @@ class FakeChannel:
         request: bytes,
         *,
         timeout_s: float | None = None,
-        to: str = "",
+        driver: str = "",
         may_begin: Callable[[], bool] | None = None,
     ) -> FakeStream:
         assert may_begin is None or may_begin()
         self.asked.append(method)
-        self.asked_of.append(to)
+        self.asked_of.append(driver)
         self.streams.append(FakeStream(*self.answers.get(method, (OK, [b""], None))))
         return self.streams[-1]
 
@@ -235,7 +235,7 @@ async def test_an_answer_that_does_not_parse_is_a_trouble(one: OneDriver) -> Non
 async def test_what_kubernetes_keeps_of_a_node_is_asked_of_the_driver_that_is_there_now(one: OneDriver) -> None:
     """A kubelet asks once for each registration, and a replaced driver may go on."""
     await one.driver.node_info(b"", timeout_s=1.0, to="", announced=lambda: False)
-    assert one.channel.looks == 1
+    assert one.channel.checks == 1
 
 
 async def test_that_a_driver_is_away_and_back_is_told_once_each(one: OneDriver) -> None:
@@ -261,8 +261,8 @@ async def test_a_driver_whose_socket_is_another_one_or_whose_connection_ends_is_
     watching = asyncio.create_task(one.driver.watch())
     await until(lambda: one.driver.asked)
     assert len(one.channel.asked) == len(REPORTED_METHODS)
-    looks = one.channel.looks
-    await until(lambda: one.channel.looks > looks)  # each time, so that its calls go to the new driver
+    checks = one.channel.checks
+    await until(lambda: one.channel.checks > checks)  # each time, so that its calls go to the new driver
     files.append((1, 2, 1))
     await until(lambda: len(one.channel.asked) == 2 * len(REPORTED_METHODS))
     one.channel.connected = False
@@ -283,7 +283,7 @@ async def test_a_socket_is_looked_at_while_its_driver_hangs_at_a_question(
 
     monkeypatch.setattr(one.driver, "unary", hang)
     watching = asyncio.create_task(one.driver.watch())
-    await until(lambda: one.channel.looks > 2)
+    await until(lambda: one.channel.checks > 2)
     assert not one.driver.asked
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)

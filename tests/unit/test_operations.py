@@ -258,7 +258,7 @@ def test_secrets_make_no_difference_to_the_arguments_and_all_else_does(how: str)
         if how == "the first one's digest":
             first.shrink()
         assert (first.request is None) == (how != "requests")
-        return first.are(second)
+        return first.equals(second)
 
     assert same({}, {})
     assert same({"secrets": {"a": "1"}}, {"secrets": {"a": "2"}})
@@ -412,11 +412,11 @@ async def test_one_timer_serves_all_operations_and_each_has_its_whole_time(vendo
     vendor.waiting.pop().end(made())
     assert operations._timer is timer
     clock.advance(300)
-    operations._look()
+    operations._expire_due()
     assert (first.done(), second.done(), ended.done()) == (True, False, True)
     assert "did not finish within --operation-limit" in str(first.exception())
     clock.advance(300)
-    operations._look()
+    operations._expire_due()
     assert "did not finish within --operation-limit" in str(second.exception())
     assert vendor.cancelled == 2
     assert operations._timer is None

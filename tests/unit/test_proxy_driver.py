@@ -67,7 +67,7 @@ class Sidecar:
     """
 
     peer_window = 0
-    table_said = False
+    table_size_sent = False
 
     def __init__(self, proxy: CsiProxyDriver, *, reads: bool = True) -> None:
         self.settings = proxy

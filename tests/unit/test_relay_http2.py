@@ -433,7 +433,7 @@ async def test_a_pong_waits_for_company() -> None:
     (written,) = end.wire.writes
     assert written.startswith(wire(6, 1, 0, b"12345678") + b"\0")
     end.receive(wire(6, 0, 0, b"87654321"))
-    end.connection._flush_waited()
+    end.connection._flush_pongs()
     assert end.wire.frames()[-1] == (6, 1, 0, b"87654321")
 
 
@@ -563,7 +563,7 @@ async def test_a_connection_that_ends_is_cut_unless_the_peer_has_read_everything
     ends_by: str, *, is_gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """asyncio's transport raises if it is aborted after its last byte has left and it has closed."""
-    monkeypatch.setattr("common.relay.connection.SHUT_S", 0.0)
+    monkeypatch.setattr("common.relay.connection.CLOSE_TIMEOUT_S", 0.0)
     end = Calling()
     end.wire.ends = False
     if ends_by == "shut":

@@ -139,7 +139,7 @@ async def test_calls_under_way_end_on_the_old_socket_while_new_ones_go_to_the_ne
             await asyncio.to_thread(began.wait, 20)
             with vendor_at(tmp_path / "new", Who=lambda _request, _context: b"new"):
                 os.rename(tmp_path / "new", path)  # noqa: PTH104 - a driver takes over
-                channel.look()
+                channel.check_socket()
                 assert (await channel.call("/a/Who", b"").unary())[1] == b"new"
                 assert len(channel._connections) == 2
                 release.set()
@@ -156,7 +156,7 @@ async def test_a_driver_that_goes_on_after_another_took_its_socket_gets_no_more_
             assert (await channel.call("/a/Who", b"").unary())[1] == b"old"
             with vendor_at(tmp_path / "new", Who=lambda _request, _context: b"new"):
                 os.rename(tmp_path / "new", path)  # noqa: PTH104 - a driver takes over
-                channel.look()
+                channel.check_socket()
                 assert (await channel.call("/a/Who", b"").unary())[1] == b"new"
 
 
@@ -166,9 +166,9 @@ async def who(ask: Ask) -> str:
 
 
 async def test_a_call_for_a_driver_that_another_has_replaced_is_not_sent(path: Path) -> None:
-    async with channel_to(path, who=who) as channel:
+    async with channel_to(path, identify=who) as channel:
         with vendor_at(path, Who=lambda _request, _context: b"old"):
-            assert (await channel.call("/a/Echo", b"1", to="old").unary())[1] == b"1"
+            assert (await channel.call("/a/Echo", b"1", driver="old").unary())[1] == b"1"
         await until(lambda: not channel.connected)
         sent: list[bytes] = []
         with vendor_at(
@@ -177,10 +177,10 @@ async def test_a_call_for_a_driver_that_another_has_replaced_is_not_sent(path: P
             with pytest.raises(
                 VendorConnectionError, match=r"its socket unix://.*/vendor.sock now belongs to driver new"
             ) as error:
-                await channel.call("/a/Take", b"2", to="old").unary()
+                await channel.call("/a/Take", b"2", driver="old").unary()
             assert not error.value.sent
             assert not sent
-            assert (await channel.call("/a/Echo", b"3", to="new").unary())[1] == b"3"
+            assert (await channel.call("/a/Echo", b"3", driver="new").unary())[1] == b"3"
             assert (await channel.call("/a/Echo", b"4").unary())[1] == b"4"
 
 
@@ -195,13 +195,13 @@ async def test_calls_do_not_wait_for_a_driver_that_hangs_at_a_dial_once_another_
         return b"old"
 
     with vendor_at(path, Who=hang):
-        async with channel_to(path, who=who) as channel:
-            call = asyncio.ensure_future(channel.call("/a/Echo", b"1", to="new").unary())
+        async with channel_to(path, identify=who) as channel:
+            call = asyncio.ensure_future(channel.call("/a/Echo", b"1", driver="new").unary())
             await asyncio.to_thread(began.wait, 20)
             with vendor_at(tmp_path / "new", Who=lambda _request, _context: b"new"):
                 os.rename(tmp_path / "new", path)  # noqa: PTH104 - a driver takes over
-                channel.look()
-                channel.look()
+                channel.check_socket()
+                channel.check_socket()
                 async with asyncio.timeout(10):
                     assert (await call)[1] == b"1"
                 release.set()
@@ -210,15 +210,15 @@ async def test_calls_do_not_wait_for_a_driver_that_hangs_at_a_dial_once_another_
 async def test_a_driver_that_changes_its_name_as_it_runs_is_asked_again(path: Path) -> None:
     names = [b"first", b"second"]
     with vendor_at(path, Who=lambda _request, _context: names.pop(0)):
-        async with channel_to(path, who=who) as channel:
-            await channel.call("/a/Echo", b"", to="first").unary()
+        async with channel_to(path, identify=who) as channel:
+            await channel.call("/a/Echo", b"", driver="first").unary()
             with pytest.raises(VendorConnectionError):
-                await channel.call("/a/Echo", b"", to="second").unary()
-            await channel.call("/a/Echo", b"", to="second").unary()
+                await channel.call("/a/Echo", b"", driver="second").unary()
+            await channel.call("/a/Echo", b"", driver="second").unary()
 
 
 async def test_a_driver_that_does_not_say_who_it_is_gets_no_call(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.relay.client.WHO_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("common.relay.client.NAME_TIMEOUT_S", 0.05)
     gate = threading.Event()
 
     def hang(_request: bytes, _context: grpc.ServicerContext) -> bytes:
@@ -227,9 +227,9 @@ async def test_a_driver_that_does_not_say_who_it_is_gets_no_call(path: Path, mon
 
     taken: list[bytes] = []
     with vendor_at(path, Who=hang, Take=lambda request, _context: taken.append(request)):
-        async with channel_to(path, who=who) as channel:
+        async with channel_to(path, identify=who) as channel:
             with pytest.raises(VendorUnreachable, match=r"it did not give its name within 0.05 s"):
-                await channel.call("/a/Take", b"", to="anyone").unary()
+                await channel.call("/a/Take", b"", driver="anyone").unary()
         gate.set()
     assert not taken
 
@@ -240,6 +240,6 @@ async def test_a_driver_that_refuses_to_say_who_it_is_is_an_error_in_the_asker_s
         raise ValueError(f"it answers with {status.code}")
 
     with vendor_at(path):
-        async with channel_to(path, who=nobody) as channel:
+        async with channel_to(path, identify=nobody) as channel:
             with pytest.raises(VendorUnreachable, match=r"it answers with 12"):
                 await channel.call("/a/Echo", b"").unary()

@@ -330,7 +330,7 @@ async def test_a_dial_that_a_bug_ends_fails_the_waiting_calls(path: Path, caplog
         raise ZeroDivisionError
 
     ends = Ends()
-    async with raw_vendor_at(path, Vendor().behave), channel_to(path, who=bug) as channel:
+    async with raw_vendor_at(path, Vendor().behave), channel_to(path, identify=bug) as channel:
         start(channel, ends)
         await until(lambda: bool(ends.seen))
     assert isinstance(ends.seen[0], VendorUnreachable)
