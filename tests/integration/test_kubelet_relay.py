@@ -247,6 +247,39 @@ def test_nodegetinfo_of_a_driver_without_a_topology_names_the_node_and_otherwise
     )
 
 
+def test_nodegetinfo_of_a_node_plugin_whose_controller_announces_a_topology_is_the_drivers(
+    short_dir: Path, mine: Relayed
+) -> None:
+    mine.vendor.lacks |= methods_of("Node")
+    mine.vendor.on("GetPluginCapabilities", with_own_topology)
+    mine.vendor.restart()
+    answer = csi.NodeGetInfoResponse(node_id="of the node plugin")
+    with another(short_dir, "b", "Controller") as second:
+        second.on("NodeGetInfo", lambda _: answer)
+        wait_for(
+            lambda: mine.kubelet.call("NodeGetInfo").ok and second.calls("NodeGetInfo"),
+            what="NodeGetInfo at the node plugin",
+            timeout_s=30.0,
+        )
+        wait_for(lambda: mine.kubelet.call("NodeGetInfo").answer == answer, what="the driver's own words")
+
+
+def test_a_topology_that_is_announced_after_the_kubelet_has_asked_is_a_problem_until_it_asks_again(
+    short_dir: Path, mine: Relayed
+) -> None:
+    mine.vendor.stop()
+    mine.vendor.lacks |= methods_of("Node")
+    mine.vendor.on("GetPluginCapabilities", with_own_topology)
+    with another(short_dir, "b", "Controller") as second:
+        second.on("NodeGetInfo", lambda _: csi.NodeGetInfoResponse(node_id="of the node plugin"))
+        wait_for(lambda: mine.kubelet.call("NodeGetInfo").ok, what="NodeGetInfo at the node plugin")
+        assert not [it for it in mine.problems() if "topology" in it]
+        mine.vendor.start()
+        mine.wait_problem(f"driver {NAME} has a topology of its own, but reported it only after the kubelet had asked")
+        assert mine.kubelet.call("NodeGetInfo").ok
+        wait_for(lambda: mine.problems() == [], what="end of the problem")
+
+
 def test_a_node_whose_name_can_be_no_label_is_named_as_a_problem_and_its_drivers_answer_is_passed_on(
     vendor: Vendor, tmp_path: Path
 ) -> None:

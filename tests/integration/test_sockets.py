@@ -1,5 +1,6 @@
 """Listening on UNIX sockets: nobody else's is taken, nobody gets in too early, and nothing is left behind."""
 
+import errno
 import fcntl
 import os
 import socket
@@ -25,6 +26,17 @@ def umask(path: Path, request: pytest.FixtureRequest) -> Iterator[None]:  # afte
     before = os.umask(request.param)
     yield
     os.umask(before)
+
+
+def test_a_socket_is_not_taken_for_dead_by_a_process_without_a_descriptor(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(sockets.socket, "socket", none_left)
+    with pytest.raises(OSError, match="open files"):
+        sockets.knock(path)
 
 
 def answers(path: Path) -> bool:

@@ -79,6 +79,22 @@ async def ready_of(kube: Kube, node: str) -> str:
     return next((str(it["status"]) for it in conditions if it["type"] == "Ready"), "")
 
 
+async def test_a_change_for_another_object_of_that_name_is_refused(kube: Kube, node: str) -> None:
+    await write(NodeWriter(kube, InUse()), node, "Node", {})
+    namespace = "kube-node-lease"
+    lease = {"metadata": {"name": node, "namespace": namespace}, "spec": {"holderIdentity": "x"}}
+    await kube.create(LEASES, lease, namespace)
+    another: Body = {"uid": "another"}
+    with pytest.raises(KubeError, match=r"metadata\.uid"):
+        await kube.patch(NODES, node, {"metadata": another, "status": {"volumesInUse": ["v"]}}, subresource="status")
+    with pytest.raises(KubeError, match=r"metadata\.uid"):
+        await kube.patch(LEASES, node, {"metadata": another, "spec": {"holderIdentity": "y"}}, namespace)
+    assert "volumesInUse" not in (await kube.get(NODES, node)).get("status", {})
+    found = await kube.get(LEASES, node, namespace)
+    assert found["spec"]["holderIdentity"] == "x"
+    await kube.delete(LEASES, node, namespace, uid=found["metadata"]["uid"])
+
+
 async def test_a_csinode_follows_what_its_node_tells(kube: Kube, node: str) -> None:
     await write(NodeWriter(kube, InUse()), node, "Node", {})
     now = [0.0]
