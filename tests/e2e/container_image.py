@@ -11,9 +11,12 @@ import json
 import platform
 import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 IMAGE = "csi-bridge.test/busybox:1"
 """The one image of all pods, and of their sandboxes. Its name leads to no registry."""

@@ -13,13 +13,17 @@ import itertools
 import json
 import random
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.e2e.container_image import IMAGE
-from tests.kit.processes import Process, Supervisor, listens_on
+from tests.kit.processes import listens_on
 from tests.peers.kubelet.kubelet_process import Kubelet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.kit.processes import Process, Supervisor
 
 _NAMESPACE = "k8s.io"
 """Containerd's namespace of whatever a kubelet runs."""

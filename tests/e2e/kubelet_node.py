@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.e2e.containerd import Containerd, ContainerdKubelet
 from tests.e2e.node import Node
 from tests.kit.deployed import added_arguments, container, with_flags
-from tests.kit.peers.control_plane import ControlPlane
-from tests.kit.peers.deployment import Deployment
-from tests.kit.peers.kube_api import Object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.deployment import Deployment
+    from tests.kit.peers.kube_api import Object
 
 _READY_LIMIT_S = 180.0
 
@@ -79,6 +83,10 @@ class KubeletNode(Node):
 
     def read(self, pod: Object, name: str) -> str:
         return self.run(pod, "cat", f"/{name}")
+
+    def why(self, pod: Object) -> str:
+        meta = pod["metadata"]
+        return "\n".join(self._plane.api.events(meta["name"], namespace=meta["namespace"]))
 
     def size_bytes(self, pod: Object, volume: str) -> int:
         blocks, size = self.run(pod, "stat", "-f", "-c", "%b %S", f"/{volume}").split()

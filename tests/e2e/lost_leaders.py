@@ -6,13 +6,17 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from tests.e2e.supervisors import kept
-from tests.kit.bridge import Hub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tests.kit.bridge import Hub
 
 HUBS = int(os.environ.get("CSI_BRIDGE_E2E_HUBS", "1"))
 """How many hubs the cluster has."""

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.e2e.supervisors import MachineSupervisor, kept
-from tests.e2e.vendors import Vendor
 from tests.kit import leftovers
-from tests.kit.bridge import Agent
 from tests.kit.machine import Machine
-from tests.kit.peers.deployment import NODE_PERIODS, Deployment
-from tests.kit.peers.kube_api import Object
-from tests.kit.peers.testdriver import RunningDriver, start_testdriver
+from tests.kit.peers.deployment import NODE_PERIODS
+from tests.kit.peers.testdriver import start_testdriver
+from tests.peers.kubelet.recorder import Recorder
+from tests.peers.kubelet.tree import EMPTY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.e2e.vendors import Vendor
+    from tests.kit.bridge import Agent
+    from tests.kit.peers.deployment import Deployment
+    from tests.kit.peers.kube_api import Object
+    from tests.kit.peers.testdriver import RunningDriver
 
 _PLUGIN = "kubernetes.io~csi"
 
@@ -32,6 +40,7 @@ class Node(ABC):
         root: the kubelet's directory, or what the agent has in its place.
         machine: where all of the node's processes run.
         vendors: the drivers on it, by name.
+        recorders: what was asked of those that are watched, by name.
     """
 
     container: Object | None = None
@@ -50,6 +59,7 @@ class Node(ABC):
         self.logs = logs
         self.machine = Machine(directory, self.logs, shares=True)
         self.vendors: dict[str, RunningDriver] = {}
+        self.recorders: dict[str, Recorder] = {}
         self._peer = peer
         self._bridge = bridge
         self._links = [bridge.start_link(to=hub) for hub in bridge.hubs]
@@ -81,9 +91,12 @@ class Node(ABC):
             name=vendor.name,
             node_id=self.name,
             flags=vendor.flags,
-            socket=endpoint,
+            socket=directory / "csi.sock" if vendor.watched else endpoint,
             shared_state=state,
         )
+        if vendor.watched:
+            self.recorders[vendor.name] = recorder = Recorder(driver.socket, look=lambda: EMPTY)
+            recorder.listen(endpoint)
         registrar = [
             self._peer("registrar"),
             f"--csi-address={endpoint}",
@@ -105,6 +118,8 @@ class Node(ABC):
 
     def stop(self) -> None:
         """Stop everything; what was mounted goes with the machine."""
+        for recorder in self.recorders.values():
+            recorder.close()
         for supervisor in reversed(self._supervisors):
             supervisor.stop()
         if self.machine.is_on:
@@ -148,6 +163,10 @@ class Node(ABC):
 
     # ---- the link ----------------------------------------------------------------------------------------------------
 
+    def stall(self) -> None:
+        """Let nothing through from the agent to the hubs, until `heal`."""
+        self._command_links("stall up")
+
     def cut(self) -> None:
         """Reset the links to the hubs, and refuse new connections; returns when the agent has noticed."""
         self._command_links("cut")
@@ -181,6 +200,10 @@ class Node(ABC):
     @abstractmethod
     def read(self, pod: Object, name: str) -> str:
         """Read such a file."""
+
+    @abstractmethod
+    def why(self, pod: Object) -> str:
+        """Why a pod does not have its volumes, in the words of whoever is to mount them."""
 
     def left_over(self) -> list[str]:
         found = [f"mount {path}" for path in self.machine.mounts(self.root)]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.kit.machine import Machine
-from tests.kit.processes import Process, Supervisor
+from tests.kit.processes import Supervisor
+from tests.kit.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.kit.machine import Machine
+    from tests.kit.processes import Process
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 
@@ -54,6 +62,17 @@ class KeepingSupervisor(Supervisor):
 
     def start(self, name: str, command: Sequence[object], **more: Any) -> Process:
         return super().start(name, kept(command, file=self._file(name), pauses_s=self._pauses_s), **more)
+
+    def kill(self, name: str) -> None:
+        """End a process at once, or as soon as it lives again; its keeper starts it anew."""
+
+        def strike() -> bool:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid(name), signal.SIGKILL)
+                return True
+            return False
+
+        wait_for(strike, what=f"life of {name}")
 
     def pid(self, name: str) -> int:
         """The id of a process in its present life."""

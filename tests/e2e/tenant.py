@@ -5,18 +5,22 @@ A volume has one name in a pod: the claim's. A pod's container finds it at `/NAM
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.e2e.cluster import Cluster, Driver
 from tests.e2e.container_image import IMAGE
-from tests.e2e.kubelet_node import KubeletNode
-from tests.e2e.own_node import OwnNode
+from tests.kit.deployed import DEPLOY, objects
 from tests.kit.needs import has_capability
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
-from tests.kit.peers.kube_api import Object
 from tests.kit.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tests.e2e.cluster import Cluster, Driver
+    from tests.e2e.kubelet_node import KubeletNode
+    from tests.e2e.own_node import OwnNode
+    from tests.kit.peers.kube_api import Object
 
 MIB = 1 << 20
 
@@ -29,6 +33,9 @@ _FS_TYPE = "ext4" if has_capability(_CAP_SYS_RESOURCE) else "xfs"
 
 _RUNNING_LIMIT_S = 120.0
 """From a pod's creation to its containers: scheduling, attaching, staging, on a busy machine."""
+
+_ROLLED_OUT_LIMIT_S = 240.0
+"""Of three pods, one after the other."""
 
 _GONE_LIMIT_S = 120.0
 _EXPANDED_LIMIT_S = 120.0
@@ -48,6 +55,13 @@ class Tenant:
         self.namespace = cluster.plane.new_namespace()
         self._own: list[tuple[str, str]] = []
         """Kind and name of what it made that is in no namespace."""
+
+    def apply(self, path: str) -> None:
+        """Create what a file of deploy/ holds, in the tenant's namespace."""
+        for manifest in objects(DEPLOY / path):
+            self.api.create({**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}})
+
+    # ---- claims ------------------------------------------------------------------------------------------------------
 
     def claims(self, driver: Driver) -> Claims:
         return Claims(api=self.api, namespace=self.namespace, storage_class=driver.name)
@@ -111,6 +125,7 @@ class Tenant:
         node: str | None,
         *claims: str,
         devices: Iterable[str] = (),
+        inline: Mapping[str, Object] | None = None,
         annotations: Mapping[str, str] | None = None,
         wait: bool = True,
         **spec: Any,
@@ -122,6 +137,7 @@ class Tenant:
             node: where it is to run, so the scheduler puts it there; None: it chooses.
             claims: those that it uses as file systems.
             devices: those that it uses as block devices.
+            inline: inline volumes: name → CSI source.
             annotations: the pod's.
             wait: whether to wait until it has its volumes.
             spec: further fields of the pod's spec.
@@ -129,21 +145,81 @@ class Tenant:
         Returns:
             The pod, as it is then.
         """
-        devices = list(devices)
+        devices, inline = list(devices), inline or {}
         volumes: list[Object] = [{"name": it, "persistentVolumeClaim": {"claimName": it}} for it in (*claims, *devices)]
+        volumes += [{"name": it, "csi": source} for it, source in inline.items()]
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "namespace": self.namespace, "annotations": dict(annotations or {})},
             "spec": {
                 "nodeSelector": {"kubernetes.io/hostname": node} if node else {},
-                **_pod_spec(claims, devices),
+                **_pod_spec((*claims, *inline), devices),
                 "volumes": volumes,
                 **spec,
             },
         }
         made = self.api.create(pod)
         return self.wait_running(name) if wait else made
+
+    def start_set(self, name: str, driver: Driver, *, replicas: int, size_bytes: int = 64 * MIB) -> None:
+        """Create a StatefulSet whose pods are each on a node of its own, and wait until all run.
+
+        Each has a claim of its own in the driver's class, as the volume `data`.
+        """
+        labels = {"app": name}
+        elsewhere = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+        claim = manifests.claim("data", namespace=self.namespace, storage_class=driver.name, size_bytes=size_bytes)
+        self.api.create(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "StatefulSet",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {
+                    "serviceName": "",
+                    "replicas": replicas,
+                    "selector": {"matchLabels": labels},
+                    "template": {
+                        "metadata": {"labels": labels},
+                        "spec": {
+                            **_pod_spec(["data"]),
+                            "affinity": {
+                                "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [elsewhere]}
+                            },
+                        },
+                    },
+                    "volumeClaimTemplates": [claim],
+                },
+            }
+        )
+        self._wait_rolled_out(name)
+
+    def restart_set(self, name: str) -> None:
+        """Let a StatefulSet make all its pods anew, one after the other, and wait until all run."""
+        when = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}
+        self.api.patch("StatefulSet", name, {"spec": {"template": when}}, namespace=self.namespace)
+        self._wait_rolled_out(name)
+
+    def _wait_rolled_out(self, name: str) -> None:
+        def look() -> bool:
+            # Where no kubelet is, somebody else starts containers and says so.
+            self.cluster.own.start_containers(self._pods())
+            found = self.api.get("StatefulSet", name, namespace=self.namespace)
+            assert found is not None
+            status, replicas = found.get("status", {}), found["spec"]["replicas"]
+            told = [status.get(it) for it in ("observedGeneration", "readyReplicas", "updatedReplicas")]
+            is_told = told == [found["metadata"]["generation"], replicas, replicas]
+            return is_told and bool(status["currentRevision"] == status["updateRevision"])
+
+        wait_for(
+            look,
+            what=f"all pods of {name}",
+            timeout_s=_ROLLED_OUT_LIMIT_S,
+            instead=lambda: "\n".join(self.tell(it["metadata"]["name"]) for it in self._pods()),
+        )
+
+    def _pods(self) -> list[Object]:
+        return self.api.all("Pod", namespace=self.namespace)
 
     def pod(self, name: str) -> Object | None:
         return self.api.get("Pod", name, namespace=self.namespace)
@@ -234,7 +310,7 @@ class Tenant:
 
     def leave(self) -> None:
         """Remove what is left: pods, then snapshots, then claims, and wait until they and the volumes are gone."""
-        for kind in ("Pod", "VolumeSnapshot", "PersistentVolumeClaim"):
+        for kind in ("StatefulSet", "Pod", "VolumeSnapshot", "PersistentVolumeClaim"):
             self._remove_all(kind)
         wait_for(
             lambda: not self._deletable_volumes(),

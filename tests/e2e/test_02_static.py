@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from tests.e2e.cluster import Cluster
-from tests.e2e.tenant import Tenant
-from tests.e2e.vendors import NFS, OWN, SAN, Vendor
+from tests.e2e.vendors import NFS, OWN, SAN
+
+if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
+    from tests.e2e.tenant import Tenant
+    from tests.e2e.vendors import Vendor
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])

@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.net.enrolment import parse_token
-from tests.e2e.installed.site import Site
 from tests.kit.waiting import wait_for
+
+if TYPE_CHECKING:
+    from tests.e2e.installed.site import Site
 
 Object = dict[str, Any]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from tests.e2e.upstream.cluster import UpstreamCluster
 from tests.e2e.upstream.suite import Outcome, Spec
+
+if TYPE_CHECKING:
+    from tests.e2e.upstream.cluster import UpstreamCluster
 
 _SPECS = [
     f"[Testpattern: {pattern}] {suite} {spec}"

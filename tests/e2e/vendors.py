@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.kit.peers.kube_api import Object
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.kit.peers.kube_api import Object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,7 @@ class Vendor:
             as the nodes of a SAN or an NFS server do. None: each node has storage of its own.
         csi_driver: the spec of its CSIDriver.
         annotations: of its CSIDriver.
+        watched: whether all that its nodes ask of it is recorded, on its way.
         relayed: whether kubelets call it through the agent's relay.
         proxy_flags: of its proxy driver.
     """
@@ -31,6 +34,7 @@ class Vendor:
     pinned: str | None
     csi_driver: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    watched: bool = False
     relayed: bool = False
     proxy_flags: tuple[str, ...] = ()
 
@@ -73,6 +77,16 @@ NFS = Vendor(
 )
 """Directories that every node reaches at any time. A node without a kubelet serves its calls."""
 
+WATCHED = Vendor(
+    name="watched.csi",
+    flags=("--fs=directory", "--no-topology", "--no-attach", "--max-volumes-per-node=5"),
+    nodes=("k1", OWN),
+    pinned="k1",
+    csi_driver={"attachRequired": False, "volumeLifecycleModes": ["Persistent", "Ephemeral"]},
+    watched=True,
+)
+"""A driver for tests that change its CSIDriver and look at what that makes of the calls."""
+
 SSD = Vendor(
     name="ssd.csi",
     flags=("--fs=directory", "--topology"),
@@ -105,3 +119,12 @@ DISK = Vendor(
     annotations={"csi-bridge.io/direct-volumes": "true"},
 )
 """Disks of a node without a kubelet, which a pod's runtime may mount in its guest."""
+
+NODE_ONLY = Vendor(
+    name="only.csi",
+    flags=("--fs=directory", "--no-controller"),
+    nodes=(),
+    pinned=None,
+    csi_driver={"attachRequired": False, "podInfoOnMount": True, "volumeLifecycleModes": ["Ephemeral"]},
+)
+"""A driver without a controller, whose volumes are parts of pods: no process in the cloud belongs to it."""

@@ -1,9 +1,14 @@
-"""An election on a real API server: by the labels of its Nodes, and told as events. `tests.chaos` has the faults."""
+"""Elections with the stock provisioner and attacher, over three nodes with one storage.
+
+The serving node fails with claims under way: no volume is lost, none is made twice, and no two nodes work on one volume
+at the same time. The full form of the trial is an endurance test: 20 rounds with 50 claims for each fault.
+`CSI_BRIDGE_TRIAL_ROUNDS` and `CSI_BRIDGE_TRIAL_CLAIMS` in the environment make it shorter or longer.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,10 +16,59 @@ from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers import manifests
 from tests.kit.peers.cluster_node import DEPLOY, HUB
-from tests.kit.peers.control_plane import ControlPlane
-from tests.kit.processes import Supervisor
+from tests.kit.peers.election_trial import FAULTS, TAKEOVER_S, Figures, Trial
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.kit.peers.claims import Claims
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.processes import Supervisor
+
+_ROUNDS = int(os.environ.get("CSI_BRIDGE_TRIAL_ROUNDS", "20"))
+_CLAIMS = int(os.environ.get("CSI_BRIDGE_TRIAL_CLAIMS", "50"))
+
+_LATE_S = 2.0
+"""A call that no node has under way waits for the takeover and this time at most."""
+
+
+@pytest.fixture
+def trial(short_dir: Path, supervisor: Supervisor, claims: Claims, sidecars: Sidecars) -> Iterator[Trial]:
+    with Bridge(short_dir, supervisor.directory) as bridge:
+        yield Trial(bridge, supervisor, claims, sidecars, short_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_the_serving_node_loses_no_volume_and_makes_none_twice(fault: str, trial: Trial) -> None:
+    trial.round(fault, claims=20)
+    judge(trial.finish())
+
+
+@pytest.mark.endurance
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_many_faults_of_the_serving_nodes_lose_no_volume_and_make_none_twice(
+    fault: str, trial: Trial, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = pytestconfig.get_terminal_writer()
+    for _ in range(_ROUNDS):
+        trial.round(fault, claims=_CLAIMS)
+        row = f"| {fault} {trial.finish()}"
+        with capsys.disabled():
+            terminal.line(row, flush=True)
+    judge(trial.figures)
+
+
+def judge(figures: Figures) -> None:
+    assert figures.lost == []
+    assert figures.doubled == []
+    assert figures.wrong_codes == set()
+    assert max(figures.waits_s) <= TAKEOVER_S + _LATE_S
 
 
 @pytest.mark.slow

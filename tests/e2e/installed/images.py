@@ -13,13 +13,16 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
 from tests.e2e.container_image import add, write_images
 from tests.kit.deployed import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 BIN = Path(sys.executable).parent
 """Of the environment that runs the tests."""

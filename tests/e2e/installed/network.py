@@ -6,7 +6,10 @@ import contextlib
 import ctypes
 import os
 import subprocess
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _CLONE_NEWNET = 0x4000_0000
 

@@ -6,9 +6,8 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.e2e.containerd import Containerd, ContainerdKubelet
 from tests.e2e.installed.images import BIN
@@ -16,7 +15,11 @@ from tests.e2e.installed.network import add_address
 from tests.e2e.supervisors import MachineSupervisor
 from tests.kit import leftovers
 from tests.kit.machine import Machine
-from tests.kit.processes import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.kit.processes import Process
 
 _OWN = ("opt", "run", "var/lib")
 _ROOT = Path("/var/lib/kubelet")

@@ -8,10 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.e2e.installed import images
 from tests.e2e.installed.nodes import KubeletNode, OwnNode
@@ -20,6 +19,9 @@ from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.processes import Supervisor
 from tests.kit.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Object = dict[str, Any]
 
