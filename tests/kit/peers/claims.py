@@ -72,7 +72,7 @@ class Claims:
             if event["involvedObject"]["name"] == name and event["reason"] == "ProvisioningFailed"
         ]
 
-    def wait_failed(self, name: str, *, times: int = 1) -> list[Object]:
+    def wait_failed(self, name: str, *, times: int = 1, timeout_s: float = 30.0) -> list[Object]:
         """The provisioner's failures, once it has said so this often."""
 
         def look() -> list[Object]:
@@ -82,7 +82,7 @@ class Claims:
         return wait_for(
             look,
             what=f"failure to provision claim {name}, {times} times",
-            timeout_s=30.0,
+            timeout_s=timeout_s,
             instead=lambda: "\n".join(self.api.events(name, namespace=self.namespace)),
         )
 
