@@ -6,8 +6,9 @@ The steps make the calls of kubernetes' pkg/volume/csi, with the same fields, pa
 Rules:
 
 * One coroutine is one step. The caller runs one step at a time for each volume, and stores its result.
-* `NotReady`: the driver was not called. `Uncertain`: the driver may have done it, and the directories stay. `Refused`:
-  the driver surely has not done it. The directories made for the step are removed, unless something is mounted there.
+* `NotReady`: the driver was not called. `Uncertain`: the driver may have done it, and the directories stay.
+  `VolumeRefused`: the driver surely has not done it. The directories made for the step are removed, unless something is
+  mounted there.
 * A cancelled step is as uncertain as one that timed out: the driver may go on.
 * Unpublishing and unstaging need no Kubernetes object: vol_data.json is enough, and it is removed last
   (docs/csi-contract.md#vol_datajson-comes-first-and-goes-last).
@@ -43,7 +44,7 @@ from edge.disk.ownership import MayGoOn, always
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
 from edge.registry.drivers_store import NodeDriver
-from edge.volume_errors import NON_FINAL, NotReady, Refused, Uncertain, VolumeError, words
+from edge.volume_errors import NON_FINAL, NotReady, Uncertain, VolumeError, VolumeRefused, words
 from edge.volumes import PodVolume, Volume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
@@ -108,7 +109,7 @@ class VolumePlugin:
         try:
             hidden = node_requests.sensitive(volume, inputs)
             await self._call(driver, "stage", request, hidden, may_begin=may_go_on)
-        except Refused:
+        except VolumeRefused:
             if not reconstructed:
                 await _tidied(self._dirs.tidy_staging, staged, "stage")
             raise
@@ -138,7 +139,7 @@ class VolumePlugin:
         try:
             hidden = node_requests.sensitive(volume, inputs)
             await self._call(driver, "publish", request, hidden, may_begin=may_go_on)
-        except Refused:
+        except VolumeRefused:
             if not reconstructed and not volume.block:
                 await _tidied(self._dirs.tidy_refused_publish, published)
             raise
@@ -236,7 +237,7 @@ class VolumePlugin:
         """Call NodeExpandVolume at a pod's mount, if `may_go_on` allows it then."""
         driver = self._driver(volume.driver)
         if Has.EXPAND_VOLUME not in driver.capabilities:
-            raise Refused(
+            raise VolumeRefused(
                 f"driver {driver.name} cannot expand volumes on a node (no capability EXPAND_VOLUME)",
                 code=Code.UNIMPLEMENTED,
             )
@@ -263,7 +264,7 @@ class VolumePlugin:
             answer = await self._call(driver, "stats", request)
             found = _understood(driver, "NodeGetVolumeStats", node_requests.read_stats, answer, driver.capabilities)
             if found is None:
-                raise Refused(f"driver {driver.name} answered NodeGetVolumeStats without any usage")
+                raise VolumeRefused(f"driver {driver.name} answered NodeGetVolumeStats without any usage")
         if Has.GET_VOLUME_HEALTH not in driver.capabilities:
             return found
         abnormal, message = await self._health(driver, published)
@@ -351,7 +352,7 @@ class VolumePlugin:
             return answer or b""
         said = f"driver {driver.name} answered {method} with {code_name(status.code)}: {_told(status.message, hidden)}"
         if status.code not in NON_FINAL:
-            raise Refused(said, code=status.code)
+            raise VolumeRefused(said, code=status.code)
         raise Uncertain(said, code=status.code)
 
 

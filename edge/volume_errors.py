@@ -37,7 +37,7 @@ class Uncertain(VolumeError):
     """The outcome is not known."""
 
 
-class Refused(VolumeError):
+class VolumeRefused(VolumeError):
     """The driver answered with a final code."""
 
 

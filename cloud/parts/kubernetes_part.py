@@ -34,7 +34,7 @@ from common.objects.objects import Ref
 from common.observe.tasks import supervised
 
 if TYPE_CHECKING:
-    from cloud.upsync.writer import Writer
+    from cloud.upsync.writer import FactWriter
 
 
 @asynccontextmanager
@@ -48,7 +48,7 @@ async def following(settings: HubSettings, kube: Kube, records: Records, nodes: 
         mounts = Mounts(cluster, table)
         events = ElectionEvents(kube, cluster)
         sole_use, closures = SoleUse(table, mounts), Closures(cluster, rights)
-        writers: dict[str, Writer] = {
+        writers: dict[str, FactWriter] = {
             "Node": NodeWriter(kube, in_use, labels=settings.node_labels, taints=settings.register_with_taints),
             "CSINode": CSINodeWriter(kube),
             "PersistentVolumeClaim": ClaimWriter(kube, closures),

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find, patch_found
 from cloud.sync.closures import Closures
-from cloud.upsync.writer import Writer
+from cloud.upsync.writer import FactWriter
 from common.objects.objects import Ref
 from common.objects.quantity import bytes_of
 
@@ -36,7 +36,7 @@ _ERROR: Final = "NodeResizeError"
 _RESIZE_CONDITIONS: Final = frozenset({"FileSystemResizePending", "Resizing", "ControllerResizeError", _ERROR})
 
 
-class ClaimWriter(Writer):
+class ClaimWriter(FactWriter):
     """Writes the nodes' facts about claims."""
 
     def __init__(self, api: Kube, closures: Closures) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find, patch_found
 from cloud.upsync.ownership import HUB, MADE_BY, remember_drivers, written_drivers
-from cloud.upsync.writer import Writer
+from cloud.upsync.writer import FactWriter
 from common.objects.objects import Ref
 
 _NODES: Final = RESOURCES["Node"]
@@ -27,7 +27,7 @@ _CSI_NODES: Final = RESOURCES["CSINode"]
 _GRACE_S: Final = 120.0  # of the entry of an unreported driver: as long as an agent remembers a driver that left
 
 
-class CSINodeWriter(Writer):
+class CSINodeWriter(FactWriter):
     """Writes the nodes' facts about their drivers."""
 
     def __init__(self, api: Kube, *, now: Callable[[], float] = time.monotonic) -> None:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, patch_found
-from cloud.upsync.writer import Writer
+from cloud.upsync.writer import FactWriter
 from common.errors import seconds_of, timestamp
 from common.objects.objects import Ref
 
@@ -34,7 +34,7 @@ MOST_CHARS: Final = 1_024
 _NAMESPACE: Final = "default"  # of the Events of objects that belong to no namespace (the same file)
 
 
-class EventWriter(Writer):
+class EventWriter(FactWriter):
     """Writes the nodes' events."""
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:

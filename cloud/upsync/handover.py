@@ -24,7 +24,7 @@ from cloud.kinds.nodes import PROBLEM
 from cloud.kube.client import RESOURCES, Body, KubeError, delete_found, find, patch_found
 from cloud.kube.node_marks import AGENT, EDGE
 from cloud.upsync.ownership import LEASES, is_made, unmarked
-from cloud.upsync.writer import Writer
+from cloud.upsync.writer import FactWriter
 from common.objects.objects import Ref
 
 # Kinds in `written_facts`. There are no such objects: they stand for the node.
@@ -32,7 +32,7 @@ KUBELET: Final = "Kubelet"
 GONE: Final = "Gone"
 
 
-class HandOver(Writer):
+class HandOver(FactWriter):
     """Hands nodes over to their kubelets."""
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
@@ -46,7 +46,7 @@ class HandOver(Writer):
                 await patch_found(self._api, RESOURCES[kind], found, change)
 
 
-class Removal(Writer):
+class Removal(FactWriter):
     """Deletes the Nodes of nodes that are gone for good."""
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:

@@ -28,7 +28,7 @@ from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
 from cloud.kube.node_marks import is_reserved
 from cloud.sync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, is_made, remember_drivers, written_drivers
-from cloud.upsync.writer import Writer
+from cloud.upsync.writer import FactWriter
 from common.objects.objects import Ref
 from common.objects.quantity import bytes_of
 from common.objects.topology import NODE_SEGMENT
@@ -41,7 +41,7 @@ _ATTACHED: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
 _LONGEST_LABEL_CHARS: Final = 63  # the longest name of a node with a hostname label
 
 
-class NodeWriter(Writer):
+class NodeWriter(FactWriter):
     """Writes the nodes' facts about themselves."""
 
     def __init__(

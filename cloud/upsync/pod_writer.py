@@ -20,7 +20,7 @@ from cloud.kinds.fields import part
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, delete_found, find, patch_found
 from cloud.upsync.event_writer import MOST_CHARS, EventWriter, event, reference
 from cloud.upsync.ownership import is_made
-from cloud.upsync.writer import Writer
+from cloud.upsync.writer import FactWriter
 from common.errors import timestamp
 from common.objects.objects import Ref
 from common.objects.pod_fact import MOUNTED, RELEASED, VolumeState, read_volumes, shorten
@@ -33,7 +33,7 @@ _LONGEST_NAME_CHARS: Final = 236  # of a pod in the name of its Event, which has
 _LEAST_REASON_CHARS: Final = 60  # of a message for one volume's reason: several volumes share the message
 
 
-class PodWriter(Writer):
+class PodWriter(FactWriter):
     """Writes the nodes' facts about their pods."""
 
     def __init__(self, api: Kube, *, now: Callable[[], float] = time.time) -> None:

@@ -7,7 +7,7 @@ from cloud.kube.client import Kube
 from common.objects.objects import Ref
 
 
-class Writer(ABC):
+class FactWriter(ABC):
     """Writes facts of one kind."""
 
     def __init__(self, api: Kube) -> None:

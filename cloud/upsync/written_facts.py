@@ -40,7 +40,7 @@ from cloud.sync.facts import FactSink
 from cloud.sync.in_use import InUse
 from cloud.upsync.handover import GONE, KUBELET
 from cloud.upsync.heartbeats import Heartbeats
-from cloud.upsync.writer import Writer
+from cloud.upsync.writer import FactWriter
 from common.objects import sole_use
 from common.objects.objects import Object, Ref, Stamp
 from common.observe.logs import of_peer
@@ -61,7 +61,7 @@ class WrittenFacts(FactSink):
         closures: Closures,
         table: FactTable,
         claim: Callable[[str, Ref, Fact], Awaitable[None]],
-        writers: Mapping[str, Writer],
+        writers: Mapping[str, FactWriter],
         *,
         hearts: Heartbeats,
         in_use: InUse,

@@ -44,7 +44,7 @@ from edge.fencing.plan import FencePlan, FileSystem, HeldVolume, read_lease, rea
 from edge.fencing.shutdown import is_held, shut_down
 from edge.fencing.trial import flaw_of
 from edge.fencing.watchdog import Watchdog
-from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
+from edge.volume_errors import NotReady, Uncertain, VolumeError, VolumeRefused
 from edge.volumes import Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.fence")
@@ -219,7 +219,7 @@ class Fencing:
         try:
             yield may_go_on
         except VolumeError as error:
-            if isinstance(error, Refused) if has_begun else not was_open:
+            if isinstance(error, VolumeRefused) if has_begun else not was_open:
                 with suppress(VolumeError):  # the step is tried again, and tells
                     await self._end(key, call)
             raise

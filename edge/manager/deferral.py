@@ -24,7 +24,7 @@ from edge.disk.found_volumes import Published
 from edge.manager.host import VolumeHost
 from edge.manager.rows import VolumeRows
 from edge.manager.steps import Step
-from edge.volume_errors import Refused, Uncertain, VolumeError
+from edge.volume_errors import Uncertain, VolumeError, VolumeRefused
 from edge.volumes import Deferral, PodVolume
 from edge.wanted.places import Target, target_for
 from edge.wanted.states import BY_DRIVER, Handover, Publication
@@ -64,7 +64,7 @@ class VolumeDeferral:
             if is_used or await self._direct.is_told(published):  # a guest may run
                 raise Uncertain(error.why) from error
             await self._undo(target)
-            if isinstance(error, Refused):
+            if isinstance(error, VolumeRefused):
                 row = replace(self._rows.publications[target], error=error.why)
                 await self._rows.settle(Step.PUBLISH, row, gone=not row.reconstructed)
                 raise
@@ -115,7 +115,7 @@ class VolumeDeferral:
         content = await self._direct.look(device)
         if not row.fs_uuid and content.is_blank and not is_used:
             if reads_only:
-                raise Refused(f"device {device} holds no file system, and the pod may only read the volume")
+                raise VolumeRefused(f"device {device} holds no file system, and the pod may only read the volume")
             await self._record("format", target, Handover.FORMATTING, fs_type, str(uuid.uuid4()))
             return await self._make(self._rows.publications[target], device, begun=False), True
         await self._check(row, device, content, fs_type, is_used=is_used)
@@ -131,11 +131,13 @@ class VolumeDeferral:
                     f"{row.fs_uuid}; check which device the driver has published"
                 )
         elif not is_right:
-            raise Refused(
+            raise VolumeRefused(
                 f"device {device} holds {content.what or 'nothing'}, and the volume's file system is {fs_type}"
             )
         elif not (is_used or await self._direct.is_sound(device, fs_type)):
-            raise Refused(f"device {device} holds an unfinished {fs_type}, of a mkfs that was killed; erase it by hand")
+            raise VolumeRefused(
+                f"device {device} holds an unfinished {fs_type}, of a mkfs that was killed; erase it by hand"
+            )
 
     async def _make(self, row: Publication, device: Path, *, begun: bool) -> str:
         await self._direct.make(device, row.fs_type, row.fs_uuid, begun=begun)

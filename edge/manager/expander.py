@@ -17,7 +17,7 @@ from edge.calls.node_requests import Has, Inputs
 from edge.manager.host import VolumeHost
 from edge.manager.rows import VolumeRows
 from edge.manager.steps import Step
-from edge.volume_errors import Refused, Uncertain
+from edge.volume_errors import Uncertain, VolumeRefused
 from edge.volumes import PodVolume, Volume
 from edge.wanted.expansion import IN_PROGRESS, PENDING, ExpansionPlan, is_infeasible, plan_expansion
 from edge.wanted.places import Target, target_for
@@ -40,7 +40,7 @@ class VolumeExpander:
         self._refused = False
         # A size that the driver has refused for good, until the claim's status changes, or until this time.
         self._refusal = (0, 0.0)
-        self._in_use: Refused | None = None  # the driver's refusal to expand a volume in use
+        self._in_use: VolumeRefused | None = None  # the driver's refusal to expand a volume in use
         self._owes = False  # no claim was told of it yet
         self._growing: ExpansionPlan | None = None  # the expansion of a device whose file system is about to grow
 
@@ -132,7 +132,7 @@ class VolumeExpander:
             return True
         if plan.legacy or plan.claim_knows:
             return False
-        error = Refused(
+        error = VolumeRefused(
             f"driver {self._key.driver} cannot expand a volume on the node (it has no capability EXPAND_VOLUME), and "
             f"PVC {plan.claim.namespace}/{plan.claim.name} waits for that",
             code=Code.UNIMPLEMENTED,
@@ -153,7 +153,7 @@ class VolumeExpander:
                 await host.plugin.expand(
                     volume, want.pod.uid, inputs, required_bytes=plan.required_bytes, may_go_on=may_go_on
                 )
-        except Refused as error:
+        except VolumeRefused as error:
             if error.code != Code.FAILED_PRECONDITION:
                 self._tell_refusal(plan, error)
                 raise
@@ -194,12 +194,12 @@ class VolumeExpander:
         self._host.facts.tell_claim(plan.claim, "FileSystemResizeSuccessful", message, warning=False)
         log.info("volume %s is expanded to %d bytes", self._key, plan.required_bytes)
 
-    def _tell_in_use(self, plan: ExpansionPlan, error: Refused) -> None:
+    def _tell_in_use(self, plan: ExpansionPlan, error: VolumeRefused) -> None:
         # Once. If the PV came before its claim, the claim does not wait for this node yet.
         self._in_use, self._owes = error, plan.legacy
         self._tell_refusal(plan, error)
 
-    def _tell_refusal(self, plan: ExpansionPlan, error: Refused) -> None:
+    def _tell_refusal(self, plan: ExpansionPlan, error: VolumeRefused) -> None:
         if plan.legacy:  # such a claim has no status for it
             return
         infeasible = is_infeasible(plan, error.code, refused_before=self._refused)

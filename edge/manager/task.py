@@ -33,7 +33,7 @@ from edge.manager.staging import VolumeStaging, publish_arguments
 from edge.manager.steps import MOUNTING, REGULAR, Candidate, Step, tell_pods
 from edge.manager.upkeep import VolumeUpkeep
 from edge.manager.use import VolumeUse
-from edge.volume_errors import NotReady, Refused, VolumeError
+from edge.volume_errors import NotReady, VolumeError, VolumeRefused
 from edge.volumes import PodVolume, Volume, VolumeKey
 from edge.wanted.call_inputs import Waiting
 from edge.wanted.places import VOLUME, Target
@@ -273,7 +273,7 @@ class VolumeTask:
                 raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
             async with host.fencing.mounting(volume, Step.STAGE.value) as may_go_on:
                 await host.plugin.stage(want, inputs, reconstructed=intent.reconstructed, may_go_on=may_go_on)
-        except (NotReady, Refused) as error:
+        except (NotReady, VolumeRefused) as error:
             await self._settle_failed(Step.STAGE, before, intent, error)
             raise
         mounted = await self._shows(host.plugin.is_mounted, intent)
@@ -346,7 +346,7 @@ class VolumeTask:
                     tell=lambda text: host.facts.tell_pod(pod, "VolumePermissionChangeInProgress", text),
                     may_go_on=may_go_on,
                 )
-        except (NotReady, Refused) as error:
+        except (NotReady, VolumeRefused) as error:
             await self._settle_failed(Step.PUBLISH, before, intent, error)
             raise
         # `self.wants` anew: the claim may have changed. If this fails, the mount stays UNCERTAIN and the pod does not
@@ -453,7 +453,9 @@ class VolumeTask:
             return before.since
         return self._host.clock.time()
 
-    async def _settle_failed(self, step: Step, before: Row | None, intent: Row, error: NotReady | Refused) -> None:
+    async def _settle_failed(
+        self, step: Step, before: Row | None, intent: Row, error: NotReady | VolumeRefused
+    ) -> None:
         if isinstance(error, NotReady):  # the driver was not called
             await self.rows.settle(step, before or intent, gone=before is None)
             return

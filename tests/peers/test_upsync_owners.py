@@ -16,7 +16,7 @@ from cloud.upsync.csinode_writer import CSINodeWriter
 from cloud.upsync.handover import HandOver, Removal
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.node_writer import NodeWriter
-from cloud.upsync.writer import Writer
+from cloud.upsync.writer import FactWriter
 from common.objects.objects import Ref
 from tests.kit.peers import manifests
 from tests.kit.peers.control_plane import ControlPlane
@@ -94,7 +94,7 @@ class Hub:
     def __init__(self, kube: Kube, node: str) -> None:
         self.now = 0.0
         self._node = node
-        self._writers: dict[str, Writer] = {
+        self._writers: dict[str, FactWriter] = {
             "Node": NodeWriter(kube, InUse(), labels={MARK["key"]: MARK["value"]}, taints=[MARK]),
             "CSINode": CSINodeWriter(kube, now=lambda: self.now),
         }
@@ -117,7 +117,7 @@ class Hub:
             again_s = await written(self._writers[kind], Ref(kind, "", self._node), fact)
 
 
-async def written(writer: Writer, ref: Ref, fact: Body | None) -> float | None:
+async def written(writer: FactWriter, ref: Ref, fact: Body | None) -> float | None:
     """Write as the queue does: again while another one is quicker."""
     for _ in range(20):
         try:

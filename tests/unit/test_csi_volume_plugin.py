@@ -19,7 +19,7 @@ from edge.disk import mounts
 from edge.disk.block_devices import BlockDevices
 from edge.disk.found_volumes import Published, Staged
 from edge.disk.root_dir import RootDir
-from edge.volume_errors import NON_FINAL, NotReady, Refused, Uncertain, VolumeError
+from edge.volume_errors import NON_FINAL, NotReady, Uncertain, VolumeError, VolumeRefused
 from edge.volumes import DriverRules, Pod, PodVolume, Volume
 from tests.kit.node_driver import NO_ANSWER, ScriptedDriver
 
@@ -129,8 +129,8 @@ async def test_a_volume_that_the_driver_does_not_take_down_keeps_its_data(
 async def test_a_final_code_leaves_nothing(plugin: VolumePlugin, driver: ScriptedDriver, code: Code) -> None:
     driver.answers |= {"NodeStageVolume": (code, "no"), "NodePublishVolume": (code, "no")}
     staged, published = await failed(stage(plugin)), await failed(publish(plugin))
-    assert isinstance(staged, Refused)
-    assert isinstance(published, Refused)
+    assert isinstance(staged, VolumeRefused)
+    assert isinstance(published, VolumeRefused)
     assert str(staged) == f"driver d.csi answered NodeStageVolume with {code.name}: no"
     assert on_disk(plugin) == ["plugins/kubernetes.io/csi/d.csi", "pods"]
 
@@ -246,7 +246,7 @@ async def test_a_driver_is_asked_neither_to_stage_nor_to_expand_without_the_capa
     await publish(plugin)
     assert driver.last("NodePublishVolume").staging_target_path == ""
     error = await failed(plugin.expand(VOLUME, "u1", Inputs(), required_bytes=100))
-    assert (type(error), error.code) == (Refused, Code.UNIMPLEMENTED)
+    assert (type(error), error.code) == (VolumeRefused, Code.UNIMPLEMENTED)
     await plugin.unpublish(PUBLISHED)
     await plugin.unstage(STAGED)
     assert driver.methods == ["Publish", "Unpublish"]

@@ -17,7 +17,7 @@ from edge.fencing.fenced_volumes import Kept
 from edge.fencing.fencing import Fencing
 from edge.fencing.plan import FileSystem, read_plan
 from edge.fencing.watchdog import Watchdog
-from edge.volume_errors import NotReady, Refused, Uncertain
+from edge.volume_errors import NotReady, Uncertain, VolumeRefused
 from edge.volumes import DriverRules, Volume
 from tests.kit.waiting import settle
 
@@ -203,8 +203,8 @@ async def test_a_call_without_an_answer_needs_no_fence_and_stays_open_for_the_ne
     await later.start()
     assert told(later) == ([], [NAME])
     later.answer()
-    with pytest.raises(Refused):
-        await later.call("other", Refused("no", code=3))
+    with pytest.raises(VolumeRefused):
+        await later.call("other", VolumeRefused("no", code=3))
     assert told(later) == ([], [NAME])
     await later.call("pod")
     assert told(later) == ([NAME], [])

@@ -10,7 +10,7 @@ import pytest
 from common.objects.objects import Ref, encode_body
 from common.objects.pod_fact import MOST_BYTES, ToldVolume, VolumeState, read_volumes
 from edge.reports.pod_facts import PodFacts, PodState
-from edge.volume_errors import Refused
+from edge.volume_errors import VolumeRefused
 from edge.volumes import Pod
 from edge.wanted.states import Publication, Row
 from tests.kit.edge_volumes import EdgeVolumes, FakeFacts
@@ -158,7 +158,7 @@ def pod_state(edge: EdgeVolumes) -> PodState:
 
 
 async def test_a_pod_has_its_volumes_when_all_are_published(edge: EdgeVolumes) -> None:
-    edge.plugin.fails("publish", Refused("no room"))
+    edge.plugin.fails("publish", VolumeRefused("no room"))
     edge.add_pod()
     await edge.start()
     assert pod_state(edge).volumes == volumes("data", why="no room")
@@ -196,7 +196,7 @@ async def test_a_pod_is_released_when_it_is_deleted_over_and_unpublished(edge: E
     edge.change(ref, metadata={**edge.store.body(ref)["metadata"], **deleted})
     await settle()
     assert (pod_state(edge).deleted, pod_state(edge).pod.gone, pod_state(edge).is_released) == (True, False, False)
-    edge.plugin.fails("unpublish", Refused("busy"))
+    edge.plugin.fails("unpublish", VolumeRefused("busy"))
     await edge.clock.turn(10.1)
     assert (pod_state(edge).pod.gone, pod_state(edge).left, pod_state(edge).is_released) == (True, True, False)
     await edge.clock.turn(5)

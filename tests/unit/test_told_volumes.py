@@ -9,7 +9,7 @@ from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, read_fact
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from edge.reports.pod_facts import PodFacts
-from edge.volume_errors import Refused
+from edge.volume_errors import VolumeRefused
 from tests.kit.cluster_objects import claim, entries, pod, volume
 from tests.kit.edge_volumes import EdgeVolumes
 from tests.unit.test_volume_report import Facts
@@ -20,7 +20,7 @@ WEB = Ref("Pod", "default", "web")
 async def reported(*errors: str) -> dict[Any, tuple[Any, Any]]:
     """By volume: its state and error in the hub's report, after a driver refused to publish some of a pod's two."""
     edge = EdgeVolumes()
-    edge.plugin.fails("publish", *(Refused(error) for error in errors))
+    edge.plugin.fails("publish", *(VolumeRefused(error) for error in errors))
     edge.add_pod(claims=("data", "logs"))
     await edge.start()
     PodFacts(edge.facts, edge.manager.pod_states).tell()

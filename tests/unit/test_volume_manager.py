@@ -11,7 +11,7 @@ from common.observe.metrics import VolumeStats
 from common.status import Code
 from edge.disk.found_volumes import Found, Staged
 from edge.manager.host import READINGS_AT_ONCE
-from edge.volume_errors import Refused, Uncertain
+from edge.volume_errors import Uncertain, VolumeRefused
 from edge.wanted.states import State
 from tests.kit.edge_volumes import DRIVER, FOUND, GI, MOUNTED, TAKEN_DOWN, EdgeVolumes, FakeDriver, pod, secret
 from tests.kit.waiting import settle
@@ -161,7 +161,7 @@ async def test_a_volume_whose_claim_is_lost_stays_mounted_and_goes_with_its_pod(
 
 async def test_a_driver_that_does_not_let_go_is_told_of_at_the_node(edge: EdgeVolumes) -> None:
     pod = await edge.mount()
-    edge.plugin.fails("unpublish", *[Refused("busy", code=Code.INTERNAL)] * 5)
+    edge.plugin.fails("unpublish", *[VolumeRefused("busy", code=Code.INTERNAL)] * 5)
     edge.store.drop(pod)
     await settle()
     await edge.clock.turn(5)
@@ -285,7 +285,7 @@ async def test_an_expansion_is_not_repeated_because_the_claim_has_not_heard_of_i
 
 async def test_a_claim_that_waits_only_after_the_refusal_is_told_that_the_volume_is_in_use(edge: EdgeVolumes) -> None:
     await edge.mount()
-    edge.plugin.fails("expand", Refused("in use", code=Code.FAILED_PRECONDITION))
+    edge.plugin.fails("expand", VolumeRefused("in use", code=Code.FAILED_PRECONDITION))
     grow(edge)  # the volume comes before its claim, which looks like that of a resizer without statuses
     await settle()
     assert claim_facts(edge) == []
@@ -302,7 +302,7 @@ async def test_a_claim_that_waits_only_after_the_refusal_is_told_that_the_volume
 async def test_an_infeasible_expansion_keeps_no_pod_waiting_for_a_claim_that_comes_back_late(edge: EdgeVolumes) -> None:
     edge.add_volume(pv={"size": "2Gi"})
     resize(edge, "NodeResizePending")
-    edge.plugin.fails("expand", Refused("too large", code=Code.OUT_OF_RANGE))
+    edge.plugin.fails("expand", VolumeRefused("too large", code=Code.OUT_OF_RANGE))
     edge.add_pod()
     await edge.start()
     assert edge.entry().state == "waiting"
@@ -323,7 +323,7 @@ async def test_an_infeasible_expansion_is_tried_again_after_long_if_the_claim_ne
     edge: EdgeVolumes,
 ) -> None:
     await edge.mount()
-    edge.plugin.fails("expand", Refused("too large", code=Code.OUT_OF_RANGE))
+    edge.plugin.fails("expand", VolumeRefused("too large", code=Code.OUT_OF_RANGE))
     grow(edge)
     resize(edge, "NodeResizePending")
     await settle()
@@ -336,7 +336,7 @@ async def test_an_infeasible_expansion_is_tried_again_after_long_if_the_claim_ne
 
 async def test_another_size_is_asked_for_at_once_after_one_that_is_infeasible(edge: EdgeVolumes) -> None:
     await edge.mount()
-    edge.plugin.fails("expand", Refused("too large", code=Code.OUT_OF_RANGE))
+    edge.plugin.fails("expand", VolumeRefused("too large", code=Code.OUT_OF_RANGE))
     grow(edge, "3Gi")
     resize(edge, "NodeResizePending", "3Gi")
     await settle()

@@ -10,7 +10,7 @@ import pytest
 from common.objects.objects import Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Unreadable
-from edge.volume_errors import NotReady, Refused, Uncertain
+from edge.volume_errors import NotReady, Uncertain, VolumeRefused
 from edge.wanted.states import Row
 from tests.kit.edge_volumes import DRIVER, FOUND, MOUNTED, TAKEN_DOWN, EdgeVolumes, persistent_volume
 from tests.kit.waiting import settle, until
@@ -303,7 +303,7 @@ async def test_what_the_hub_confirmed_for_one_pod_is_void_for_the_next_one(edge:
     async def refuse(*args: Any, **given: Any) -> None:
         await stage(*args, **given)
         edge.states.trouble = "the disk is full"
-        raise Refused("no", code=Code.INTERNAL)
+        raise VolumeRefused("no", code=Code.INTERNAL)
 
     edge.plugin.stage = refuse  # type: ignore[method-assign]  # the same signature, and it fails
     ref = edge.add_pod()
@@ -385,7 +385,7 @@ async def test_pods_that_never_got_a_volume_leave_nothing_of_themselves_in_memor
     (task,) = edge.manager._volumes.values()  # what is held, not what is told, is the question
     before = len(task._tries)
     for number in range(10):
-        edge.plugin.fails("publish", Refused("no", code=Code.INTERNAL))
+        edge.plugin.fails("publish", VolumeRefused("no", code=Code.INTERNAL))
         ref = edge.add_pod(f"pod-{number}")
         await settle()
         edge.store.drop(ref)

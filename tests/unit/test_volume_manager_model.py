@@ -18,7 +18,7 @@ from common.objects.objects import Ref
 from common.status import Code
 from edge.calls.node_requests import Inputs
 from edge.disk.found_volumes import Found, Published, Staged, published_for, staged_for
-from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
+from edge.volume_errors import NotReady, Uncertain, VolumeError, VolumeRefused
 from edge.volumes import PodVolume, attachment_name
 from edge.wanted.states import Row, State
 from tests.kit.edge_volumes import DRIVER, NODE, EdgeVolumes, FakePlugin, FakeStates, bare, persistent_volume
@@ -73,7 +73,7 @@ class Plugin(FakePlugin):
         self.must(what not in self.done, f"{what} is done, and asked for again")
         try:
             yield
-        except (NotReady, Refused):
+        except (NotReady, VolumeRefused):
             raise
         except BaseException:
             self.mounted.add(what)
@@ -176,7 +176,7 @@ class Model:
             self.hanging.append(asyncio.Event())
             return self.hanging[-1]
         errors: Mapping[str, VolumeError] = {
-            "refused": Refused("no", code=Code.INTERNAL),
+            "refused": VolumeRefused("no", code=Code.INTERNAL),
             "uncertain": Uncertain("perhaps"),
             "not ready": NotReady("not yet"),
         }
