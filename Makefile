@@ -102,9 +102,9 @@ proto: $(STAMP)      ## regenerate the code in common/csi from csi.proto and reg
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. common/csi/registration.proto
 
 reference: $(STAMP)  ## write docs/reference.md and docs/pages.schema.json from the code
-	@$(BIN)/python -m cli.reference < docs/reference.md > docs/reference.md.new
+	@$(BIN)/python -m docs.reference < docs/reference.md > docs/reference.md.new
 	@mv docs/reference.md.new docs/reference.md
-	@$(BIN)/python -m common.pages.schema > docs/pages.schema.json.new
+	@$(BIN)/python -m docs.pages_schema > docs/pages.schema.json.new
 	@mv docs/pages.schema.json.new docs/pages.schema.json
 
 constraints: $(STAMP) ## write constraints.txt from what is installed, after an upgrade that passed the tests

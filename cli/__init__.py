@@ -9,5 +9,4 @@ Read in this order:
 * `operators`: the commands that ask the hub on this host.
 * `edge_join`, `edge_volumes`: `edge join`, `edge volumes`.
 * `doctor`, `demo`: the commands of these names.
-* `reference`: writes docs/reference.md (`make reference`).
 """

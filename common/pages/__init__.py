@@ -3,8 +3,7 @@
 Read in this order:
 
 * `hub`, `agent`: the pages of each, as dataclasses. docs/pages.schema.json is made from them.
-* `json_form`: dataclasses as JSON and back, and their JSON Schema.
-* `schema`: the table of all pages, and their JSON Schema.
+* `json_form`: dataclasses as JSON and back.
 * `server`: answers requests for pages.
 * `client`: asks for a page.
 """

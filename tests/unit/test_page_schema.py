@@ -9,7 +9,7 @@ import pytest
 
 from common.pages.hub import FailedCall, NodeStatus
 from common.pages.json_form import decode, encode, time_of
-from common.pages.schema import PAGES, render
+from docs.pages_schema import PAGES, render
 from tests.kit.pages import node, state
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "pages.schema.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cli.command import Command
 from cli.main import cli
-from cli.reference import commands, render
+from docs.reference import commands, render
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 

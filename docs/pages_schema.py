@@ -1,4 +1,4 @@
-"""The table of all pages, and their JSON Schema: docs/pages.schema.json (`make reference`).
+"""The table of all pages, and their JSON Schema: pages.schema.json (`make reference`).
 
 The descriptions in the schema are the docstrings of the dataclasses, and the comments at their fields.
 """

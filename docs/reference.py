@@ -1,4 +1,4 @@
-"""The reference page: every command, flag and metric in docs/reference.md, from the code (`make reference`)."""
+"""The reference page: every command, flag and metric in reference.md, from the code (`make reference`)."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from cli.process_options import PROCESS_OPTIONS
 from common.csi.methods import METHODS
 from common.observe.exposition import registry_of
 from common.observe.metrics import CALL_BUCKETS_S, Metrics, VolumeStats
-from common.pages.schema import PAGES
+from docs.pages_schema import PAGES
 
 # The flags that several commands have, by the heading of their section.
 _SHARED = {
