@@ -23,7 +23,7 @@ from common.net.sockets import FileId, file_id
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.relay.client_call import AwaitedCall, ClientCall
 from common.relay.client_connection import ClientConnection
-from common.relay.errors import VendorConnectionError, VendorUnreachable
+from common.relay.errors import OUT_OF_RESOURCES, VendorConnectionError, VendorUnreachable
 
 log = logging.getLogger("csi_bridge.relay")
 
@@ -236,4 +236,5 @@ _DIAL_ERRORS = {
     errno.ENOTSOCK: "it is not a socket",
     errno.ECONNRESET: "it closed the connection at once (does the driver crash?)",
     errno.EAGAIN: "its queue of new connections is full (does the driver hang?)",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS), OUT_OF_RESOURCES),
 }

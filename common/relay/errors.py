@@ -4,6 +4,8 @@ No `VendorConnectionError` may reach a sidecar as a final code, because the call
 (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
 """
 
+from typing import Final
+
 
 class MessageAboveLimit(Exception):
     """A length prefix announces `size_bytes`, which is more than the limit."""
@@ -35,6 +37,10 @@ class VendorConnectionError(Exception):
     def __init__(self, text: str, *, sent: bool) -> None:
         self.sent = sent  # False only if no byte of the request was written: the driver cannot have begun the call
         super().__init__(text)
+
+
+# The `why` of a `VendorUnreachable` that is this process's own fault, and says nothing about the driver.
+OUT_OF_RESOURCES: Final = "this process has no file descriptor or no memory left"
 
 
 class VendorUnreachable(VendorConnectionError):

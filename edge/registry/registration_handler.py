@@ -18,6 +18,7 @@ from common.csi.reports import GET_PLUGIN_INFO, NODE_GET_CAPABILITIES, NODE_GET_
 from common.errors import CallError
 from common.net.sockets import file_id, is_served
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
+from common.relay.errors import OUT_OF_RESOURCES, VendorUnreachable
 from common.status import Status, code_name
 from edge.calls.drivers import Driver
 from edge.registry.driver_sockets import DriverSockets, SharedSocket, fits
@@ -100,6 +101,9 @@ def _answer(method: str, status: Status, body: bytes | None) -> bytes:
 async def _answers(driver: Driver, name: str) -> bool:
     try:
         await driver.unary(GET_PLUGIN_INFO, b"", timeout_s=_ANSWERS_LIMIT_S, to=name)
-    except CallError:
+    except CallError as error:
+        # The holder keeps its name if the agent could not ask it: the offer is tried again.
+        if isinstance(error.__cause__, VendorUnreachable) and error.__cause__.why == OUT_OF_RESOURCES:
+            raise
         return False
     return True

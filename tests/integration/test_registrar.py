@@ -486,6 +486,29 @@ async def test_an_agent_without_a_descriptor_takes_no_registrar_for_a_dead_one(
         assert "registered already" in two.told[-1].error
 
 
+async def test_an_agent_without_a_descriptor_takes_no_driver_for_a_dead_one(
+    node: Node, plugin: Plugin, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    dial = loop.create_unix_connection
+
+    async def no_descriptor(protocol: Callable[[], Any], path: str) -> Any:
+        if path == str(vendor.socket):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await dial(protocol, path)
+
+    await node.start_with(plugin)
+    monkeypatch.setattr(loop, "create_unix_connection", no_descriptor)
+    await asyncio.to_thread(vendor.restart)  # the agent has no connection to it any more
+    with Vendor(vendor.socket.with_name("w.sock")) as second, another(node, "w.sock", endpoint=second.socket) as two:
+        registered, error = await told(two)
+        assert not registered
+        assert "has no file descriptor or no memory left" in error
+        monkeypatch.undo()
+        await until(lambda: len(two.told) > 1, "a second try")
+        assert "registered already" in two.told[-1].error
+
+
 async def test_a_higher_version_takes_the_name(node: Node, plugin: Plugin, vendor: Vendor) -> None:
     await node.start_with(plugin)
     with another(node, "w.sock", endpoint=vendor.socket, versions=("1.0.0", "1.1.0")) as two:
