@@ -24,7 +24,6 @@ from cloud.operators.tally import Tally
 from cloud.operators.verdicts import LEAKS, ToldMount, Truths, doubts, ghosts, orphans, read_records, referring, strays
 from cloud.parts.references import References
 from cloud.parts.sync_part import SyncPart
-from cloud.placement.affinity import Fit
 from cloud.placement.inventory import each_page
 from cloud.placement.placement import Placement
 from common.errors import CallError, first_of, order_refused
@@ -82,7 +81,7 @@ class LeakAudit:
             closed=await self._placement.claims.ledger(),
             tally=tally,
             fleets=fleets,
-            fit=self._fit,
+            fit=self._placement.fit,
             now=self._now(),
             grace_s=self._grace_s,
         )
@@ -115,10 +114,6 @@ class LeakAudit:
             why = "the hub follows no PersistentVolumes; it was started without --kubeconfig and without --manifests"
             return References(unread={VOLUME: why, SNAPSHOT: why})
         return await self._part.references()
-
-    def _fit(self, driver: str, handle: str) -> Fit:
-        fleet, volumes = self._placement.fleet(driver), self._placement.affinity
-        return volumes.fit(handle, driver, fleet) if volumes is not None else Fit([], list(fleet.members))
 
     async def _list(
         self, fleets: Mapping[str, Fleet], tally: Tally, unasked: list[Unasked], *, within_s: float

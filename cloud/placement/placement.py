@@ -21,7 +21,7 @@ from cloud.nodes.capabilities import with_topology
 from cloud.nodes.elections import Elections
 from cloud.nodes.fleet import Fleet, Fleets
 from cloud.nodes.question import Answer, Question
-from cloud.placement.affinity import Affinity
+from cloud.placement.affinity import Affinity, Fit
 from cloud.placement.capacity import largest
 from cloud.placement.decisions import AskAll, CallInfo, Route, View
 from cloud.placement.find import ListsNeeded, can_list, elsewhere, only_node
@@ -96,6 +96,11 @@ class Placement:
 
     def fleet(self, driver: str) -> Fleet:
         return self._fleets.of(driver)
+
+    def fit(self, driver: str, handle: str) -> Fit:
+        """The nodes that the PersistentVolumes of a handle are for. A hub without objects rules none out."""
+        fleet = self._fleets.of(driver)
+        return self.affinity.fit(handle, driver, fleet) if self.affinity is not None else Fit([], list(fleet.members))
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
