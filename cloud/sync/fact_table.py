@@ -217,21 +217,21 @@ class FactTable:
             if node in self.earlier_use:
                 await self._put_machine(node, self._instances[node], frozenset())
 
-    async def void(self, node: str) -> None:
+    async def remove_all(self, node: str) -> None:
         """Remove all facts of a node, but not what its earlier machines had in use. Raises OSError."""
         async with self._lock(node):
-            await self._void(node)
+            await self._remove_all(node)
             if node in self.earlier_use:
                 self._quota.put(node, _EARLIER_USE, _machine_size(node, self.earlier_use[node]))
 
     async def forget(self, node: str) -> None:
         async with self._lock(node):
             # The machine comes last: what earlier ones had in use counts until the order has worked.
-            await self._void(node, Change(RecordKind.MACHINE, (node,), None))
+            await self._remove_all(node, Change(RecordKind.MACHINE, (node,), None))
             self._instances.pop(node, None)
             self.earlier_use.pop(node, None)
 
-    async def _void(self, node: str, *more: Change) -> None:
+    async def _remove_all(self, node: str, *more: Change) -> None:
         # If only some facts are removed, all of them count until the hub ends, and the caller tries again. After a
         # restart, the guard holds back what it does not know any more.
         unsure = {Ref(*names) for its, *names in self._unsure if its == node}

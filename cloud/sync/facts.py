@@ -30,13 +30,10 @@ class FactSink:
         self, closures: Closures, table: FactTable, claim: Callable[[str, Ref, Fact], Awaitable[None]]
     ) -> None:
         """`claim` stores a node's claim to a volume. It raises ValueError and OSError as `store` does."""
-        self._closures, self._table, self._claim = closures, table, claim
+        self.table, self._closures, self._claim = table, closures, claim
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        return self._table.stamps(node)
-
-    async def meet(self, node: str, instance: str) -> None:
-        await self._table.meet(node, instance)
+        return self.table.stamps(node)
 
     def up(self, node: str) -> None:
         """Note one more stream on which the node sends facts. This sink does nothing then."""
@@ -59,27 +56,24 @@ class FactSink:
             involved = fact.body["involvedObject"]
             about = Ref(involved["kind"], involved.get("namespace", ""), involved["name"])
             if counts := self._may_concern(node, about):
-                self._table.put_event(node, obj.ref, fact)
+                self.table.put_event(node, obj.ref, fact)
             return counts
         if obj.ref.kind == sole_use.KIND:
             await self._claim(node, obj.ref, fact)
             return True
-        stray = not self._table.has_accepted(node, obj.ref) and not self._may_concern(node, obj.ref)
-        await self._table.put(node, obj.ref, fact, stray=stray)
+        stray = not self.table.has_accepted(node, obj.ref) and not self._may_concern(node, obj.ref)
+        await self.table.put(node, obj.ref, fact, stray=stray)
         return not stray
 
-    async def void(self, node: str) -> None:
-        await self._table.void(node)
-
     async def forget(self, node: str) -> None:
-        await self._table.forget(node)
+        await self.table.forget(node)
         self._closures.forget(node)
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         check_ref(node, ref)
-        held = self._table.of(node).get(ref)
+        held = self.table.of(node).get(ref)
         if held is not None and uid in ("", held.stamp.uid):
-            await self._table.remove(node, ref)
+            await self.table.remove(node, ref)
 
     def _may_concern(self, node: str, about: Ref) -> bool:
         """Whether an object is one of the node's own, or is or was in its closure. True until that is known."""

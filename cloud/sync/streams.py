@@ -105,13 +105,13 @@ class SyncServer:
             self._sink.observed(node)
             trouble = f"the facts of node {node} cannot be removed"
             async with order:
-                await _tried(partial(self._sink.void, node), trouble)
+                await _tried(partial(self._sink.table.remove_all, node), trouble)
             log.info("node %s is served by a kubelet: the hub sends it no objects and writes none of its facts", node)
             async for _ in stream:  # the agent sends nothing
                 pass
 
     async def _meet(self, stream: Stream, node: str, order: asyncio.Lock) -> None:
-        meet = partial(self._sink.meet, node, stream.link.peer.instance)
+        meet = partial(self._sink.table.meet, node, stream.link.peer.instance)
         async with order:
             try:
                 await _tried(meet, f"the machine of node {node} cannot be stored")

@@ -21,11 +21,10 @@ Rules:
   continue it.
 """
 
-import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
 from typing import Final
 
 from cloud.kinds.fields import Body
@@ -65,8 +64,6 @@ class WrittenFacts(FactSink):
         *,
         hearts: Heartbeats,
         in_use: InUse,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(closures, table, claim)
         self._hearts, self._in_use, self._writers = hearts, in_use, writers
@@ -74,9 +71,8 @@ class WrittenFacts(FactSink):
         self._streams: Counter[str] = Counter()
         self._observed: set[str] = set()  # the nodes that a kubelet serves, as their agents said last
         self._buckets: dict[str, Bucket] = {}  # by node: the Events that it may still let the hub write
-        self._monotonic = monotonic
         self._uids: dict[str, str] = {}  # the UID of each existing Node, as the cluster's watch showed it last
-        self._queues: dict[str, WorkQueue[Key]] = {kind: WorkQueue(self._write, pause=pause) for kind in writers}
+        self._queues: dict[str, WorkQueue[Key]] = {kind: WorkQueue(self._write) for kind in writers}
 
     def judge_again(self, node: str) -> None:
         """Write what the hub may believe now of a node's facts about itself, or may not believe any more."""
@@ -97,7 +93,7 @@ class WrittenFacts(FactSink):
         """The stored facts of a node, without its events, and without its Node until `volumesInUse` is written."""
         stamps = super().stamps(node)
         ref = Ref("Node", "", node)
-        fact = self._table.of(node).get(ref)
+        fact = self.table.of(node).get(ref)
         if fact is None or self._in_use.has(node, in_use(fact.body)):
             return stamps
         return {it: stamp for it, stamp in stamps.items() if it != ref}
@@ -118,7 +114,7 @@ class WrittenFacts(FactSink):
     def observed(self, node: str) -> None:
         self._observed.add(node)
         self._in_use.end(node)
-        for ref in (Ref(KUBELET, "", node), *self._table.of(node)):
+        for ref in (Ref(KUBELET, "", node), *self.table.of(node)):
             self._add((node, ref))
 
     def changed(self, ref: Ref, body: Body | None) -> None:
@@ -129,13 +125,13 @@ class WrittenFacts(FactSink):
         match ref.kind:
             case "Node" if self._is_gone(ref.name, body):
                 self._in_use.lose(ref.name)
-                for told in self._table.of(ref.name):  # the pod writer writes only if the hub made the Node
+                for told in self.table.of(ref.name):  # the pod writer writes only if the hub made the Node
                     self._add((ref.name, told))
-            case "Node" if body is not None and (fact := self._table.of(ref.name).get(ref)) is not None:
+            case "Node" if body is not None and (fact := self.table.of(ref.name).get(ref)) is not None:
                 if set(in_use(fact.body)) != set(in_use(body)):  # the request of a hub before this one may come late
                     self._add((ref.name, ref))
             case "PersistentVolumeClaim" if body is not None:
-                for node in self._table.tellers(ref):
+                for node in self.table.tellers(ref):
                     self._add((node, ref))
             case "Pod" if body is not None:
                 for name in claim_names(body):
@@ -155,7 +151,7 @@ class WrittenFacts(FactSink):
             self._queues[key[1].kind].add(key)
 
     def _add_if_told(self, node: str, ref: Ref) -> None:
-        if ref in self._table.of(node):
+        if ref in self.table.of(node):
             self._add((node, ref))
 
     async def store(self, node: str, obj: Object) -> bool:
@@ -166,7 +162,7 @@ class WrittenFacts(FactSink):
         """
         if self._closed:
             raise OSError("the hub stops")
-        now = self._monotonic()
+        now = monotonic()
         bucket = self._buckets.setdefault(node, Bucket(1.0, _EVENT_BURST, now))
         if obj.ref.kind == "Event" and not bucket.take(now):
             why = "an event of node %s is dropped, because the node sends too many"
@@ -186,7 +182,7 @@ class WrittenFacts(FactSink):
 
     async def forget(self, node: str) -> None:
         self._in_use.end(node)
-        told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._table.of(node)))
+        told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self.table.of(node)))
         self._buckets.pop(node, None)
         await super().forget(node)
         if node not in self._streams:  # it may have reconnected meanwhile
@@ -200,10 +196,10 @@ class WrittenFacts(FactSink):
             self._writers[ref.kind].forget(node, ref)
             return None
         if ref.kind == "Event":
-            if (event := self._table.events.get(key)) is not None:
+            if (event := self.table.events.get(key)) is not None:
                 await self._writers[ref.kind].write(node, ref, dict(event.body))
-                if self._table.events.get(key) is event:
-                    del self._table.events[key]
+                if self.table.events.get(key) is event:
+                    del self.table.events[key]
             return None
         try:
             return await self._write_told(node, ref)
@@ -213,7 +209,7 @@ class WrittenFacts(FactSink):
         return await self._write_told(node, ref)  # the object was deleted meanwhile, perhaps with its Node
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
-        fact, body = self._table.of(node).get(ref), self._table.believed(node, ref)
+        fact, body = self.table.of(node).get(ref), self.table.believed(node, ref)
         if fact is not None and fact.is_part:
             return None
         if fact is not None and body != fact.body:

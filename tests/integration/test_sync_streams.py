@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -92,6 +92,10 @@ class Sink:
         self.gate.set()
         self.streams = 0
 
+    @property
+    def table(self) -> Self:
+        return self
+
     async def meet(self, node: str, instance: str) -> None:
         self.machines.append(f"{node} {instance}")
 
@@ -104,7 +108,7 @@ class Sink:
     def observed(self, node: str) -> None:
         self.told.append(f"{node} is observed")
 
-    async def void(self, node: str) -> None:
+    async def remove_all(self, node: str) -> None:
         self._check(Ref("Node", "", node))
         self.told.append(f"{node} is void")
         self.facts.clear()
@@ -125,7 +129,7 @@ class Sink:
         self.facts.pop(ref, None)
 
     async def forget(self, node: str) -> None:
-        await self.void(node)
+        await self.remove_all(node)
 
     def _check(self, ref: Ref) -> None:
         if ref.name in self.refuses:

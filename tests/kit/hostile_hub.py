@@ -167,6 +167,10 @@ class _NoFacts:
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         return {}
 
+    @property
+    def table(self) -> Self:
+        return self
+
     async def meet(self, node: str, instance: str) -> None: ...
 
     def up(self, node: str) -> None: ...
@@ -175,7 +179,7 @@ class _NoFacts:
 
     def observed(self, node: str) -> None: ...
 
-    async def void(self, node: str) -> None: ...
+    async def remove_all(self, node: str) -> None: ...
 
     async def forget(self, node: str) -> None: ...
 

@@ -136,15 +136,15 @@ USED = frozenset({"kubernetes.io/csi/d.example^h"})
 async def test_what_a_machine_had_in_use_stays_when_another_one_takes_its_name(tables: Tables) -> None:
     files = await tables()
     facts = sink(files)
-    await facts.meet("n1", "old")
+    await facts.table.meet("n1", "old")
     await facts.store("n1", NODE_FACT)
-    await facts.meet("n1", "old")  # it has restarted
+    await facts.table.meet("n1", "old")  # it has restarted
     assert not files.earlier_use
-    await facts.meet("n1", "new")
+    await facts.table.meet("n1", "new")
     await facts.store("n1", EMPTY_NODE)
     assert files.earlier_use == {"n1": USED}
-    await facts.meet("n1", "old")  # the instance alone proves nothing later
-    await facts.void("n1")
+    await facts.table.meet("n1", "old")  # the instance alone proves nothing later
+    await facts.table.remove_all("n1")
     files = await tables()
     assert files.earlier_use == {"n1": USED}
     await sink(files).forget("n1")
@@ -507,7 +507,7 @@ async def test_the_newest_events_of_all_nodes_are_in_memory_and_the_node_with_th
         ("n1", "e2"), ("n1", "e3"), ("n1", "e4"), ("n2", "honest"),
     ]  # fmt: skip
     assert [ref.name for _, ref, _ in table.stored("n2")] == ["honest"]
-    await to.void("n1")
+    await to.table.remove_all("n1")
     assert [ref.name for _, ref in table.events] == ["honest"]
     assert not (await tables()).events
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 from cloud.detach.mounts import no_mounts
 from cloud.detach.sole_use import SoleUse
 from cloud.kube.client import KubeError
+from cloud.kube.work_queue import WorkQueue
 from cloud.records.sqlite import SqliteRecords
 from cloud.sync.fact_table import FactTable
 from cloud.sync.in_use import InUse
+from cloud.upsync import written_facts
 from cloud.upsync.written_facts import WrittenFacts
 from common.objects.objects import Object, Ref, Stamp
 from common.objects.pod_fact import RELEASED
@@ -138,8 +141,6 @@ class WritingHub:
             writers,
             hearts=self.hearts,
             in_use=self.in_use,
-            pause=_soon,
-            monotonic=lambda: self.now,
         )
 
     async def tell(self, ref: Ref, version: str = "1") -> None:
@@ -168,8 +169,10 @@ class WritingHub:
 
 
 @pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[WritingHub]:
+async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WritingHub]:
+    monkeypatch.setattr(written_facts, "WorkQueue", partial(WorkQueue, pause=_soon))
     hub = WritingHub(tmp_path)
+    monkeypatch.setattr(written_facts, "monotonic", lambda: hub.now)
     yield hub
     await hub.facts.close()
     await hub.records.close()
@@ -273,10 +276,10 @@ async def test_nothing_is_remembered_of_who_tells_of_a_claim_no_more(hub: Writin
             assert (CLAIM, True) in await hub.settle()
             await hub.facts.drop("n1", CLAIM, "")
         case "void":
-            await hub.facts.void("n1")
+            await hub.facts.table.remove_all("n1")
         case _:
             await hub.facts.forget("n1")
-    assert not hub.facts._table.tellers(CLAIM)
+    assert not hub.facts.table.tellers(CLAIM)
 
 
 async def test_a_node_that_was_deleted_is_written_again_and_its_pods_with_it(hub: WritingHub) -> None:
@@ -378,7 +381,7 @@ async def test_of_a_node_of_which_nothing_is_written_any_more_no_writer_remember
     assert hub.writer.begun[POD] == 2  # it is being written
     if end == "observed":
         hub.facts.observed("n1")
-        await hub.facts.void("n1")
+        await hub.facts.table.remove_all("n1")
     else:
         await hub.facts.forget("n1")
     hub.writer.gate.set()
@@ -392,7 +395,7 @@ async def test_a_node_whose_last_word_waits_for_kubernetes_is_handed_over_all_th
     await until(hub.facts.problems)
     hub.facts.observed("n1")
     await asyncio.wait_for(telling, 5)
-    await hub.facts.void("n1")
+    await hub.facts.table.remove_all("n1")
     hub.down = False
     assert await hub.settle() == [(KUBELET, False)]
 
