@@ -55,29 +55,33 @@ class _Write:
     replaces: Iterable[Hashable] = ()  # the keys of the `put`s before it that nobody needs any more once it is written
 
 
+@dataclass(frozen=True, slots=True)
+class LateConnection:
+    """A connection that is made later, because the file could not be written when the process started."""
+
+    trouble: str  # why not
+    connect: Callable[[], sqlite3.Connection]  # makes it, in the writer's thread
+    connected: Callable[[], None]  # called on the loop after its first write
+
+
 class DatabaseWriter:
     """Writes to one database."""
 
     def __init__(
         self,
         path: Path,
-        connection: sqlite3.Connection | None,
+        connection: sqlite3.Connection | LateConnection,
         *,
         meanwhile: str = "it is tried again",
-        connect: Callable[[], sqlite3.Connection] | None = None,
-        connected: Callable[[], None] = lambda: None,
-        trouble: str = "",
         retry_s: float = RETRY_S,
     ) -> None:
-        """Start the writer's thread, which alone uses the connection, and closes it.
+        """Start the writer's thread, which alone uses the connection. `close` closes it.
 
-        Without a `connection`, the file could not be written when the process started, for the reason `trouble`. Then
-        `connect` makes one in the thread, and `connected` is called on the loop after its first write. `path` and
-        `meanwhile`, the consequence of a failure, are for the log.
+        `path` and `meanwhile`, the consequence of a failure, are for the log.
         """
-        self._path, self._connection, self._meanwhile = path, connection, meanwhile
-        self._connect, self._retry_s = connect, retry_s
-        self._connected = connected if connection is None else None
+        self._late = connection if isinstance(connection, LateConnection) else None
+        self._connection = connection if isinstance(connection, sqlite3.Connection) else None
+        self._path, self._meanwhile, self._retry_s = path, meanwhile, retry_s
         self._mutex = threading.Lock()  # for the fields that follow
         self._waiting: dict[Hashable, _Write] = {}  # in the order of their coming: a `put` by its key
         self._is_awaited = False  # whether a caller waits for one of them
@@ -85,7 +89,7 @@ class DatabaseWriter:
         self._sleeps = False  # whether the thread waits for `_woken`
         self._gives_up = self._closing = False
         self._woken = queue.SimpleQueue[None]()  # `threading.Condition` costs twice as much
-        self.trouble = trouble
+        self.trouble = self._late.trouble if self._late is not None else ""
         self._thread = threading.Thread(target=self._run, name=f"write-{path.name}", daemon=True)
         self._thread.start()
 
@@ -198,8 +202,8 @@ class DatabaseWriter:
     def _transact(self, writes: list[_Write]) -> list[Exception | None]:
         try:
             if self._connection is None:
-                assert self._connect is not None
-                self._connection = self._connect()
+                assert self._late is not None
+                self._connection = self._late.connect()
             if len(writes) == 1 and len(writes[0].statements) == 1:  # SQLite commits it by itself
                 self._connection.execute(*writes[0].statements[0])
                 results: list[Exception | None] = [None]
@@ -223,9 +227,9 @@ class DatabaseWriter:
         self.trouble = trouble
 
     def _settle(self, outcomes: list[tuple[asyncio.Future[None], Exception | None]], works: bool) -> None:  # noqa: FBT001  # a callback
-        if works and self._connected is not None:
-            self._connected()
-            self._connected = None
+        if works and self._late is not None:
+            self._late.connected()
+            self._late = None
         for done, error in outcomes:
             if done.done():  # the caller was cancelled
                 continue

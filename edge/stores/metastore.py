@@ -21,7 +21,7 @@ from pathlib import Path
 
 from common.errors import SettingsError
 from common.store.database import Schema, connect, connect_to_read, lock, open_database, refuse_newer
-from common.store.database_writer import RETRY_S, DatabaseWriter
+from common.store.database_writer import RETRY_S, DatabaseWriter, LateConnection
 from edge.stores import fact_store, object_store
 from edge.stores.fact_store import FactStore
 from edge.stores.object_store import ObjectStore
@@ -65,27 +65,29 @@ class Metastore:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be used: {error}") from error
 
     def _open(self, path: Path, *, full: bool, retry_s: float) -> None:
-        connection, trouble = None, ""
+        connection: sqlite3.Connection | LateConnection
+        opened: sqlite3.Connection | None = None
         try:
-            connection = open_database(path, SCHEMA, check=self._load, full=full)
+            connection = opened = open_database(path, SCHEMA, check=self._load, full=full)
             for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
                 file.chmod(0o600)
             self._reader = connect_to_read(path)
         except (OSError, sqlite3.OperationalError) as error:
             if not path.is_file() or not path.stat().st_size:
                 raise
-            if connection is not None:
-                connection.close()
-            connection, trouble = None, str(error)
+            if opened is not None:
+                opened.close()
+            connection = LateConnection(
+                str(error),
+                connect=lambda: connect(path, SCHEMA, check=lambda _: None, full=full),
+                connected=lambda: self._connected(path),
+            )
             self._reader = self._read_all(path)
-            log.error("%s cannot be written; the agent works from its earlier content: %s", path, trouble)  # noqa: TRY400  # not a bug
+            log.error("%s cannot be written; the agent works from its earlier content: %s", path, error)  # noqa: TRY400  # not a bug
         self._writer = DatabaseWriter(
             path,
             connection,
             meanwhile="it is tried again, and the agent works from its earlier content",
-            connect=lambda: connect(path, SCHEMA, check=lambda _: None, full=full),
-            connected=lambda: self._connected(path),
-            trouble=trouble,
             retry_s=retry_s,
         )
         self.objects.start(path, self._writer, self._reader)

@@ -15,7 +15,7 @@ import pytest
 from common.errors import SettingsError
 from common.store import database_writer
 from common.store.database import Schema, connect_to_read, open_database
-from common.store.database_writer import DatabaseWriter, Statement, WriteFailed
+from common.store.database_writer import DatabaseWriter, LateConnection, Statement, WriteFailed
 from tests.kit.waiting import until
 
 TABLE = "CREATE TABLE items (key TEXT PRIMARY KEY) STRICT"
@@ -400,7 +400,7 @@ async def test_a_file_that_could_not_be_written_at_the_start_is_opened_with_the_
             raise OSError("read-only")
         return open_database(path, SCHEMA, check=lambda _: None)
 
-    writer = DatabaseWriter(path, None, connect=connect, connected=opened.set, trouble="read-only", retry_s=0.0)
+    writer = DatabaseWriter(path, LateConnection("read-only", connect, opened.set), retry_s=0.0)
     task = asyncio.create_task(writer.persist([insert("a")]))
     await asyncio.sleep(0)
     assert not opened.is_set()
