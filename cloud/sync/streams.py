@@ -68,7 +68,7 @@ class SyncServer:
     async def serve_sync(self, stream: Stream, node: str) -> None:
         is_unknown = partial(self._closures.is_unknown, node)
         telling = Telling(
-            stream, _ClosureTruth(self._closures, node), hear=partial(self._hear, node), is_unknown=is_unknown
+            stream, _ClosureTruth(self._closures, node), on_event=partial(self._on_event, node), is_unknown=is_unknown
         )
         news = asyncio.Event()
 
@@ -131,7 +131,7 @@ class SyncServer:
             if not self._open[node]:
                 del self._open[node]
 
-    def _hear(self, node: str, event: Event) -> None:
+    def _on_event(self, node: str, event: Event) -> None:
         if isinstance(event, Untold):
             self._untold[node][event.ref] = event
             log.warning("node %s does not get %s: %s", node, event.ref, event.why)

@@ -82,7 +82,7 @@ class Denials:
         if denial is None:
             return ""
         known = self._store.certificates.get(value, {}) if kind is DenialKind.NODE else {}
-        void = any(it.state is not CertificateState.VOID for it in known.values())
+        had_certificates = any(it.state is not CertificateState.VOID for it in known.values())
         try:
             await self._store.remove_denial(denial, lambda known: {it: known[it].voided() for it in known})
         except WriteFailed as error:
@@ -90,7 +90,7 @@ class Denials:
         audit.add(Event.ALLOWANCE, who="operator", address=by, kind=kind, subject=value)
         log.warning("an operator allows %s again", in_words(denial))
         joins = f"; its certificates stay refused: let it join again (csi-bridge token create --node {value} --replace)"
-        return f"{in_words(denial)} is no longer denied{joins if void else ''}"
+        return f"{in_words(denial)} is no longer denied{joins if had_certificates else ''}"
 
 
 def in_words(denial: Denial) -> str:

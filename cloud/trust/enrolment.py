@@ -177,7 +177,7 @@ class Enrolment:
 
     async def _renew_late(self, asked: Renew, peer: Peer) -> Issued:
         self._check_can_sign()
-        shown = self._signer.read_present(asked, peer.address, grace_s=self._terms.renew_grace_s)
+        shown = self._signer.check_renewal(asked, peer.address, grace_s=self._terms.renew_grace_s)
         names = [uri.removeprefix(NODE_URI) for uri in shown.uris if uri.startswith(NODE_URI)]
         if len(names) != 1 or not generation_in(shown):
             raise HandshakeRefused(
@@ -254,7 +254,7 @@ class Enrolment:
 
     def _request_key(self, request: bytes) -> str:
         self._check_can_sign()
-        return self._signer.read_request(request)
+        return self._signer.key_in_request(request)
 
     def _check_can_sign(self) -> None:
         if not self._signer.can_sign:

@@ -126,14 +126,14 @@ class Signer:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    def read_request(self, request: bytes) -> str:
+    def key_in_request(self, request: bytes) -> str:
         """The fingerprint of the key in a certificate request (PKCS#10, DER).
 
         Raises HandshakeRefused if it is none, its key is not EC P-256, or its signature is not its key's.
         """
         return key_fingerprint(_request_key(request))
 
-    def read_present(self, renew: Renew, address: str, *, grace_s: float) -> Peer:
+    def check_renewal(self, renew: Renew, address: str, *, grace_s: float) -> Peer:
         """The owner of the present certificate, with which a node renews at the join listener.
 
         Raises HandshakeRefused if the signature is not of the certificate's key, no CA of
@@ -169,7 +169,7 @@ class Signer:
     def sign(self, request: bytes, *, node: str, generation: int, rights: Iterable[str]) -> Signed:
         """Issue a certificate for a request (PKCS#10, DER) that names the drivers of `rights`; none: every driver.
 
-        Raises HandshakeRefused as `read_request`, and if the CA's own certificate has ended, or has not begun.
+        Raises HandshakeRefused as `key_in_request`, and if the CA's own certificate has ended, or has not begun.
         """
         authority = self._fresh()
         ca, ca_key = authority.certificate, authority.key

@@ -128,9 +128,11 @@ class Teller:
     After each `receive()`, send `next_message()` until it is empty, and take the `events()`.
     """
 
-    __slots__ = ("_budget_bytes", "_events", "_held_bytes", "_in_step", "_is_unknown", "_listed", "_max_message_bytes",
-                 "_question", "_refs", "_seq", "_stale", "_state", "_stored", "_todo", "_told", "_truth", "_under_way",
-                 "_untold", "unstored_bytes")  # fmt: skip
+    __slots__ = (
+        "_budget_bytes", "_differing", "_events", "_held_bytes", "_in_step", "_is_unknown", "_max_message_bytes",
+        "_question", "_refs", "_seq", "_stale", "_state", "_stored", "_todo", "_told", "_truth", "_under_way",
+        "_untold", "unstored_bytes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -147,7 +149,7 @@ class Teller:
         self._budget_bytes = budget_bytes
         self._state = _State.GREETING
         self._question = b""
-        self._listed = b""  # the buckets whose content the learner lists
+        self._differing = b""  # the buckets whose content the learner lists
         self._held_bytes = 0  # the size of its list
         self._told: dict[Ref, Stamp] = {}  # the learner's objects, once it has stored all changes under way
         self._todo: dict[Ref, Stamp | None] = {}
@@ -230,11 +232,11 @@ class Teller:
     def _compare(self, theirs: Digest) -> None:
         self._budget_bytes = min(self._budget_bytes, theirs.budget_bytes)
         self._told = {ref: stamp for ref, stamp in self._truth.stamps().items() if ref.kind not in PASSING_KINDS}
-        self._listed = differing(digest_of(self._told), theirs.sums)
-        for ref, _ in in_buckets(self._told, self._listed):
+        self._differing = differing(digest_of(self._told), theirs.sums)
+        for ref, _ in in_buckets(self._told, self._differing):
             del self._told[ref]
-        self._question = encode(Differ(self._listed))
-        if self._listed:
+        self._question = encode(Differ(self._differing))
+        if self._differing:
             self._state = _State.COMPARING
         else:
             self._begin()
@@ -243,7 +245,7 @@ class Teller:
         ref = said.ref
         if ref.kind in PASSING_KINDS:
             return
-        if bucket_of(ref) not in self._listed:
+        if bucket_of(ref) not in self._differing:
             raise RemoteProtocolError("Held: an object of a bucket that was not asked for")
         self._held_bytes += _HELD_BYTES + _least_size(said)
         if self._held_bytes > _MOST_HELD_BYTES:

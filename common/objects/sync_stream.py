@@ -42,12 +42,12 @@ class Telling:
         stream: Stream,
         truth: Truth,
         *,
-        hear: Callable[[Event], None],
+        on_event: Callable[[Event], None],
         is_unknown: Callable[[Ref], bool] = lambda _: False,
     ) -> None:
-        """`hear` is called with each event of the teller."""
+        """`on_event` is called with each event of the teller."""
         self._stream = stream
-        self._hear = hear
+        self._on_event = on_event
         limit = stream.link.peer.max_message_bytes
         self._teller = Teller(truth, max_message_bytes=limit, is_unknown=is_unknown)
         self._sender: _Worker | None = None
@@ -76,7 +76,7 @@ class Telling:
 
     def _report(self) -> None:
         for event in self._teller.events():
-            self._hear(event)
+            self._on_event(event)
 
 
 async def learn(stream: Stream, copy: Copy) -> None:

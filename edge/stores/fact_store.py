@@ -149,7 +149,8 @@ class FactStore:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
+        """Note which facts the hub has, or refuses."""
         match event:
             case Compared(held):
                 for ref in [ref for ref in self._acked if held.get(ref) != Stamp("", self._newest[ref])]:

@@ -46,7 +46,7 @@ async def _refresh(objects: ObjectStore) -> None:
 
 
 async def _tell(facts: FactStore, stream: Stream) -> None:
-    telling = Telling(stream, facts, hear=facts.hear)
+    telling = Telling(stream, facts, on_event=facts.on_event)
     unlisten = facts.listen(telling.changed)
     try:
         await telling.run()

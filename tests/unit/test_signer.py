@@ -109,7 +109,7 @@ def broken(request: bytes) -> bytes:
 )
 def test_another_request_is_refused(signing: SigningHub, request_: bytes) -> None:
     with pytest.raises(HandshakeRefused, match="certificate request"):
-        signing.signer.read_request(request_)
+        signing.signer.key_in_request(request_)
     with pytest.raises(HandshakeRefused, match="certificate request"):
         signing.signer.sign(request_, node="n1", generation=1, rights=())
 
@@ -176,27 +176,27 @@ def test_new_files_of_the_ca_count_from_the_next_certificate_on(signing: Signing
 def test_an_expired_certificate_is_renewed_within_the_grace(signing: SigningHub) -> None:
     node = signing.node(generation=3)
     signing.now += 1_000 + 10 * DAY_S
-    peer = signing.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=11 * DAY_S)
+    peer = signing.signer.check_renewal(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=11 * DAY_S)
     assert (peer.uris[:2], peer.key) == (("csi-bridge:node:n1", "csi-bridge:generation:3"), node.fingerprint)
     with pytest.raises(HandshakeRefused, match="longer than --renew-grace"):
-        signing.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=9 * DAY_S)
+        signing.signer.check_renewal(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=9 * DAY_S)
 
 
 def test_a_renewal_needs_the_present_key(signing: SigningHub) -> None:
     node, thief = signing.node(), NodeKey()
     renewal = node.late_renewal(thief, signer=thief)
     with pytest.raises(HandshakeRefused, match="not of the present"):
-        signing.signer.read_present(renewal, "10.0.0.7:1", grace_s=0.0)
+        signing.signer.check_renewal(renewal, "10.0.0.7:1", grace_s=0.0)
     seen = node.late_renewal(NodeKey())
     with pytest.raises(HandshakeRefused, match="not of the present"):  # a signature for another request
-        signing.signer.read_present(Renew(thief.request, seen.certificate, seen.signature), "10.0.0.7:1", grace_s=0.0)
+        signing.signer.check_renewal(Renew(thief.request, seen.certificate, seen.signature), "10.0.0.7:1", grace_s=0.0)
 
 
 def test_a_certificate_of_another_ca_is_not_renewed(signing: SigningHub, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     stranger = SigningHub(tmp_path / "other").node()
     with pytest.raises(HandshakeRefused, match="not signed by a CA of this hub"):
-        signing.signer.read_present(stranger.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
+        signing.signer.check_renewal(stranger.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
 
 
 @pytest.mark.parametrize("role", ["hub", "driver"])
@@ -206,10 +206,10 @@ def test_a_certificate_of_another_role_is_not_renewed(signing: SigningHub, role:
     pem = signing.authority.issue(*uses[role], file="x", key=key)
     node = NodeKey(key, Issued(pem.cert.read_bytes(), b"", 1, 0, (), ()))
     with pytest.raises(HandshakeRefused, match="not one of a node"):
-        signing.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
+        signing.signer.check_renewal(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
 
 
 @pytest.mark.parametrize("certificate", [b"", b"noise" * 50])
 def test_noise_in_place_of_the_present_certificate_is_refused(signing: SigningHub, certificate: bytes) -> None:
     with pytest.raises(HandshakeRefused, match="cannot be read"):
-        signing.signer.read_present(Renew(NodeKey().request, certificate, b"x"), "10.0.0.7:1", grace_s=0.0)
+        signing.signer.check_renewal(Renew(NodeKey().request, certificate, b"x"), "10.0.0.7:1", grace_s=0.0)

@@ -40,7 +40,7 @@ class Manifests(Source):
         super().__init__()
         self._directory, self._told, self._bindings = directory, told, bindings
         self._files = ManifestFiles(directory)
-        self._bound: tuple[object, NodeReports] | None = None  # the files' objects and the reports that were bound last
+        self._bound_from: tuple[object, NodeReports] | None = None  # the last files' objects and reports
         self._last = Bound(pairs=read_pairs(bindings))  # what they gave
         self._problems: Mapping[str, str] = {}
         self._is_named_empty = False
@@ -73,7 +73,7 @@ class Manifests(Source):
             why = "reading it failed because of a bug in CSI Bridge; its objects stay as they were"
             self._problems = {**self._problems, _FAILED: f"{self._directory}: {why}"}
             return
-        self.update(changes, ready=self._bound is not None)
+        self.update(changes, ready=self._bound_from is not None)
         problems = {**self._files.problems, **self._last.problems}
         for key, text in problems.items():
             if self._problems.get(key) != text:
@@ -89,7 +89,8 @@ class Manifests(Source):
         """Scan, and bind again if files or reports have changed. Runs in the thread. Returns all objects then."""
         self._files.scan(now)
         objects = self._files.objects
-        if objects is None or (self._bound is not None and self._bound[0] is objects and self._bound[1] is told):
+        before = self._bound_from
+        if objects is None or (before is not None and before[0] is objects and before[1] is told):
             return {}
         bound = bind(objects, told, self._last)
         if bound.pairs != self._last.pairs:
@@ -102,5 +103,5 @@ class Manifests(Source):
                 self._last = replace(self._last, problems={**self._last.problems, "bindings": why})
                 return {}
         gone = self._last.items.keys() - bound.items.keys()
-        self._bound, self._last = (objects, told), bound
+        self._bound_from, self._last = (objects, told), bound
         return {**dict.fromkeys(gone), **bound.items}

@@ -501,7 +501,7 @@ async def test_a_fact_is_told_when_it_is_on_the_disk(store: Metastore, tmp_path:
 
 async def test_the_same_fact_again_is_no_new_state(store: Metastore) -> None:
     stamp = await stored_fact(store, NODE, {"a": 1, "b": 2})
-    store.facts.hear(Confirmed(NODE, stamp))
+    store.facts.on_event(Confirmed(NODE, stamp))
     heard: list[frozenset[Ref]] = []
     store.facts.listen(heard.append)
     assert await stored_fact(store, NODE, {"b": 2, "a": 1}) == stamp
@@ -512,9 +512,9 @@ async def test_the_same_fact_again_is_no_new_state(store: Metastore) -> None:
 async def test_of_a_fact_only_the_newest_state_is_told_and_acknowledged(store: Metastore, tmp_path: Path) -> None:
     first = await stored_fact(store, NODE, {"a": 1})
     second = await stored_fact(store, NODE, {"a": 2})
-    store.facts.hear(Confirmed(NODE, first))
+    store.facts.on_event(Confirmed(NODE, first))
     assert NODE not in store.facts._acked
-    store.facts.hear(Confirmed(NODE, second))
+    store.facts.on_event(Confirmed(NODE, second))
     assert NODE in store.facts._acked
     await store.facts.flush()
     store = await reopened(tmp_path, store)
@@ -529,9 +529,9 @@ async def test_a_fact_that_the_hub_turns_out_to_have_lost_is_not_acknowledged_an
 ) -> None:
     first, other = await stored_fact(store, NODE, {"a": 1}), Ref("CSINode", "", "n1")
     kept = await stored_fact(store, other, {"b": 1})
-    store.facts.hear(Compared({NODE: first, other: kept}))
+    store.facts.on_event(Compared({NODE: first, other: kept}))
     assert NODE in store.facts._acked
-    store.facts.hear(Compared({other: kept}))
+    store.facts.on_event(Compared({other: kept}))
     assert (NODE in store.facts._acked, other in store.facts._acked, store.facts.waiting) == (False, True, 1)
     waiting = asyncio.ensure_future(store.facts.wait_acked(NODE))
     await asyncio.sleep(0)
@@ -546,10 +546,10 @@ async def test_a_fact_of_which_the_hub_has_an_older_state_is_not_acknowledged_an
     """Its disk was restored from a copy."""
     first = await stored_fact(store, NODE, {"a": 1})
     second = await stored_fact(store, NODE, {"a": 2})
-    store.facts.hear(Confirmed(NODE, second))
-    store.facts.hear(Compared({NODE: first}))
+    store.facts.on_event(Confirmed(NODE, second))
+    store.facts.on_event(Compared({NODE: first}))
     assert NODE not in store.facts._acked
-    store.facts.hear(Confirmed(NODE, second))
+    store.facts.on_event(Confirmed(NODE, second))
     assert NODE in store.facts._acked
 
 
@@ -578,13 +578,13 @@ async def test_a_fact_that_is_again_what_the_hub_just_stored_is_still_told_last(
         store.facts.drop(NODE)
     await asyncio.sleep(0)  # this is on its way to the disk
     store.facts.put(NODE, {"a": 1})
-    store.facts.hear(Confirmed(NODE, first))
+    store.facts.on_event(Confirmed(NODE, first))
     busy.set()
     assert NODE not in store.facts._acked
     await holding
     await store.facts.flush()
     assert told(store) == {NODE: first}
-    store.facts.hear(Confirmed(NODE, first))
+    store.facts.on_event(Confirmed(NODE, first))
     assert NODE in store.facts._acked
 
 
@@ -594,10 +594,10 @@ async def test_who_waits_for_a_fact_hears_when_the_hub_has_it(store: Metastore) 
     cancelled = asyncio.ensure_future(store.facts.wait_acked(NODE))
     await asyncio.sleep(0)
     cancelled.cancel()
-    store.facts.hear(Confirmed(NODE, Stamp("", "older")))
+    store.facts.on_event(Confirmed(NODE, Stamp("", "older")))
     await asyncio.sleep(0)
     assert not waiting.done()
-    store.facts.hear(Confirmed(NODE, stamp))
+    store.facts.on_event(Confirmed(NODE, stamp))
     await waiting
     await store.facts.wait_acked(NODE)
     assert store.facts._waiters == {}
@@ -621,14 +621,14 @@ async def test_a_fact_that_the_hub_refuses_is_told_to_its_waiters_and_a_new_stat
     earlier = await stored_fact(store, NODE, {"at": 1})
     waiting = asyncio.ensure_future(store.facts.wait_acked(NODE))
     await asyncio.sleep(0)
-    store.facts.hear(Untold(NODE, earlier, "node n2 has it"))
+    store.facts.on_event(Untold(NODE, earlier, "node n2 has it"))
     with pytest.raises(FactRefused, match="node n2 has it"):
         await waiting
     store.facts.put(NODE, {"at": 2})
     waiting = asyncio.ensure_future(store.facts.wait_acked(NODE))
     await store.facts.flush()
-    store.facts.hear(Untold(NODE, earlier, "node n2 has it"))
-    store.facts.hear(Confirmed(NODE, store.facts.stamps()[NODE]))
+    store.facts.on_event(Untold(NODE, earlier, "node n2 has it"))
+    store.facts.on_event(Confirmed(NODE, store.facts.stamps()[NODE]))
     await waiting
 
 
@@ -654,9 +654,9 @@ async def test_an_event_is_forgotten_when_the_hub_has_it_unless_it_happened_agai
 ) -> None:
     first = await stored_fact(store, event(1), {"count": 1})
     second = await stored_fact(store, event(1), {"count": 2})
-    store.facts.hear(Confirmed(event(1), first))
+    store.facts.on_event(Confirmed(event(1), first))
     assert told(store) == {event(1): second}
-    store.facts.hear(Confirmed(event(1), second))
+    store.facts.on_event(Confirmed(event(1), second))
     await store.facts.flush()
     assert told(store) == {}
     store = await reopened(tmp_path, store)
@@ -668,7 +668,7 @@ async def test_an_event_that_the_hub_has_is_not_told_again_while_it_is_being_rem
     stamp = await stored_fact(store, event(1), {"count": 1})
     busy = threading.Event()
     holding = asyncio.ensure_future(store._writer.commit([("SELECT ?", (Held(busy),))]))
-    store.facts.hear(Confirmed(event(1), stamp))
+    store.facts.on_event(Confirmed(event(1), stamp))
     still_told = told(store)
     busy.set()
     await holding
@@ -678,7 +678,7 @@ async def test_an_event_that_the_hub_has_is_not_told_again_while_it_is_being_rem
 
 
 async def test_an_event_that_happens_again_is_not_told_in_its_old_state(store: Metastore) -> None:
-    store.facts.hear(Confirmed(event(1), await stored_fact(store, event(1), {"count": 1})))
+    store.facts.on_event(Confirmed(event(1), await stored_fact(store, event(1), {"count": 1})))
     store.facts.put(event(1), {"count": 2})  # before the old state has left the disk
     assert event(1) not in store.facts.stamps()
     await store.facts.flush()
@@ -692,8 +692,8 @@ async def test_an_event_that_the_hub_refuses_is_forgotten_and_another_fact_stays
 ) -> None:
     about = await stored_fact(store, event(1), {"count": 1})
     node = await stored_fact(store, NODE, {"a": 1})
-    store.facts.hear(Untold(event(1), about, "no such pod"))
-    store.facts.hear(Untold(NODE, node, "not yours"))
+    store.facts.on_event(Untold(event(1), about, "no such pod"))
+    store.facts.on_event(Untold(NODE, node, "not yours"))
     await store.facts.flush()
     assert told(store) == {NODE: node}
     assert NODE not in store.facts._acked

@@ -105,6 +105,6 @@ async def test_a_truth_that_fails_ends_its_stream_and_tells_nothing() -> None:
 
     stream = await opened(Peer(listen))
     with pytest.raises(LookupError, match="is not where it was"):
-        await Telling(stream, Broken(), hear=lambda _: None).run()
+        await Telling(stream, Broken(), on_event=lambda _: None).run()
     await settle()
     assert not [said for said in heard if isinstance(said, Put)]
