@@ -48,7 +48,7 @@ class HubPages:
             max_nodes=self._parts.nodes.max_nodes,
             has_source=self._parts.sync.source is not None,
             since=self._since,
-            links=self._parts.hub.links,
+            links=self._parts.hub.link_count,
             epoch=self._parts.incarnation.epoch,
             lost=[loss] if (loss := self._parts.incarnation.loss) else [],
             trouble=self._parts.records.trouble,

@@ -98,7 +98,7 @@ async def _run(
     join = JoinPart(settings, parts) if settings.tls_cert is not None else None
     if join is not None:
         opened.push_async_callback(join.close)
-    opened.push_async_callback(parts.hub.end)
+    opened.push_async_callback(parts.hub.stop_lease_check)
     # Before all that calls use. If another hub takes over, the nodes' links end after the Lease is released.
     opened.push_async_callback(standby.close if leadership is None else parts.hub.hand_over)
     _warn_of_few_descriptors(settings)

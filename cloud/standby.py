@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from cloud.calls.refusals import Refusals
 from cloud.hub_settings import HubSettings
 from cloud.trust.admission import admit
-from cloud.uds_hub import Hub, stranger, turn_away
+from cloud.uds_hub import Hub, turn_away, unadmitted_extra
 from common.errors import CallError, HandshakeRefused, RemoteProtocolError, seconds_of
 from common.links.listener import Listener, listen_tcp
 from common.messages import Open, Reason
@@ -213,7 +213,7 @@ class Standby(LinkHandler):
     def refused(self, link: Link, reason: str, message: str) -> None:
         # Also while the hub leads: it gets the links that have said hello.
         self._metrics.link_down(reason)
-        log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=stranger(link))
+        log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=unadmitted_extra(link))
         self.failed(link.peer_identity.address, reason, f"no hello: {message}")
 
     def failed(self, address: str, reason: str, why: str) -> None:

@@ -1,21 +1,22 @@
 """The hub: accepts links from edge agents, proxy drivers and operators, and serves the streams that they open.
 
-A link is one connection with a peer. A stream is one call, report, watch or order on it.
+A link is one connection with a peer. A stream is one call, report, watch or order on the link. The file's name is for
+the UNIX domain socket on which proxy drivers and operators reach the hub; agents come over TCP.
 
 Rules:
 
 * Peers connect and disconnect in any order. The hub opens no connection to a peer.
-* Each kind of stream has its own module. `hub_parts` lists the kinds that each role may open, beside calls: these need
-  no task (`call`).
+* Each kind of stream has its own module. `hub_parts` registers a function for each role and kind (`add`). Calls have no
+  entry: `called` serves them without a task.
 * A hub that has lost its Lease sends nothing more: a call or an acknowledgement that has waited would come late.
-* A pong renews an agent's lease, from when its ping was sent. Before it, the hub asks who holds its own Lease: its
-  clocks may have stood still with its machine. So each lease of an agent ends within its length from the next hub's
-  start, which that one counts from.
+* A pong renews an agent's lease from the time its ping was sent. Before each pong the hub reads its own Lease, because
+  after a pause of its machine its clocks do not show that another hub leads. So no agent's lease outlives the next
+  hub's start by more than its own length, and the next hub waits that long.
 * A hub that stops refuses new peers and new streams, and waits until the open streams have ended. If another hub takes
   over, it ends the callers' links instead, and their retries join the operations at the agents. The nodes' links end
   last, after the Lease is released: by then most agents follow the other hub.
-* A link may come from a standby (`cloud.standby`), which has accepted it with epoch 0: the hub decides on it as if its
-  hello had come now.
+* A standby (`cloud.standby`) accepts links with epoch 0. When it begins to lead, the hub judges each link as if its
+  hello had just arrived.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ from common.status import Origin
 log = logging.getLogger("csi_bridge.hub")
 
 _SHOWN_CHARS = 100  # Characters of a peer's own text in the log and in the reports for operators. A peer may send more.
-_BETWEEN_S = 0.1  # between two questions for the Lease: one answers all pings before it
+_LEASE_CHECK_INTERVAL_S = 0.1  # one read of the Lease answers all pings received before it
 _CALLERS = frozenset({Role.DRIVER, Role.OPERATOR})  # the roles that may call drivers
 
 # The placements that proxy drivers of one driver cannot have at the same time.
@@ -83,12 +84,15 @@ class Hub(LinkHandler):
         self._insecure = insecure
         self._links: dict[Link, None] = {}  # a dict keeps their order
         self._draining = False
-        self._pings: dict[Link, int] = {}  # of the agents' leases: the last one on each link, until it is answered
-        self._answering: asyncio.Task[None] | None = None
+        self._pings: dict[Link, int] = {}  # by link: the number of the last ping that has no pong yet
+        self._lease_check: asyncio.Task[None] | None = None
         self._serve: dict[tuple[Role, int], Callable[[Stream], Awaitable[None]]] = {}
 
     def add(self, role: Role, kind: Kind, serve: Callable[[Stream], Awaitable[None]]) -> None:
-        """Serve the streams of a kind that peers of a role open. Any other pair is refused, but for calls."""
+        """Serve the streams of a kind that peers of a role open.
+
+        The hub refuses every other pair. Calls need no entry.
+        """
         self._serve[role, kind] = serve
 
     # ---- links -------------------------------------------------------------------------------------------------------
@@ -100,7 +104,8 @@ class Hub(LinkHandler):
         except HandshakeRefused as refusal:
             turn_away(link, refusal, self.refusals)
             return
-        link.may_send, link.before_pong = self._nodes.leads, self._pinged
+        link.may_send = self._nodes.leads
+        link.before_pong = self._pinged
         self.refusals.settle(link)
         self._links[link] = None
         self._welcome(link)
@@ -112,9 +117,9 @@ class Hub(LinkHandler):
             link.peer.name,
             link.peer_identity.address,
             link.peer.software[:_SHOWN_CHARS],
-            extra=_admitted(link),
+            extra=_admitted_extra(link),
         )
-        if link.context.role is not Role.OPERATOR:  # their orders are noted
+        if link.context.role is not Role.OPERATOR:  # the audit log gets each order of an operator instead
             audit.add(
                 Event.ADMISSION,
                 who=link.peer.name,
@@ -148,7 +153,10 @@ class Hub(LinkHandler):
                 audit.add(Event.TAKEOVER, who=link.peer.name, address=address, before=before)
         if role is Role.DRIVER:
             self._check_placement(link.peer)
-        return Admitted(role, time.time(), "" if role is Role.OPERATOR else link.peer.placement or Mode.AUTO)
+        placement = ""
+        if role is not Role.OPERATOR:
+            placement = link.peer.placement or Mode.AUTO
+        return Admitted(role, time.time(), placement)
 
     def _check(self, role: Role, link: Link) -> None:
         if role is not Role.OPERATOR:
@@ -161,8 +169,8 @@ class Hub(LinkHandler):
             why = f"this hub knows the placements {', '.join(Mode)}, not {shown!r}; a newer hub may know it"
             raise HandshakeRefused(Reason.PROTOCOL_ERROR, why)
         opposite = _OPPOSITES.get(wanted.placement)
-        others = (link.context for link in self._links if link.peer.name == wanted.name)
-        if opposite and any(it.role is Role.DRIVER and it.placement == opposite for it in others):
+        namesakes = (link.context for link in self._links if link.peer.name == wanted.name)
+        if opposite and any(peer.role is Role.DRIVER and peer.placement == opposite for peer in namesakes):
             raise HandshakeRefused(
                 Reason.CONFLICT,
                 f"a proxy driver of {wanted.name} with --placement={opposite} is connected, and this one has "
@@ -171,29 +179,31 @@ class Hub(LinkHandler):
 
     def _pinged(self, link: Link, number: int) -> None:
         self._pings[link] = number
-        if self._answering is None and self._nodes.leads():
-            self._answering = link.loop.create_task(self._answer_pings(), name="pings of leases")
+        if self._lease_check is None and self._nodes.leads():
+            self._lease_check = link.loop.create_task(self._answer_pings(), name="pings of leases")
 
     async def _answer_pings(self) -> None:
         try:
             while self._pings:
-                asked, self._pings = self._pings, {}
+                pings, self._pings = self._pings, {}
                 try:
                     await self._records.still_leads()
                 except OSError as error:
-                    log.debug("no lease of an agent is renewed: %s", error)
-                    self._pings = {link: number for link, number in asked.items() if not link.over} | self._pings
+                    log.debug(
+                        "the hub cannot confirm its Lease, so it renews no agent's lease, and tries again: %s", error
+                    )
+                    self._pings = {link: number for link, number in pings.items() if not link.over} | self._pings
                 else:
-                    for link, number in asked.items():
+                    for link, number in pings.items():
                         link.pong(number)
-                await asyncio.sleep(_BETWEEN_S)
+                await asyncio.sleep(_LEASE_CHECK_INTERVAL_S)
         finally:
-            self._answering = None
+            self._lease_check = None
 
-    async def end(self) -> None:
-        if self._answering is not None:
-            self._answering.cancel()
-            await asyncio.wait([self._answering])
+    async def stop_lease_check(self) -> None:
+        if self._lease_check is not None:
+            self._lease_check.cancel()
+            await asyncio.wait([self._lease_check])
 
     def end_unfit(self) -> None:
         """End each link whose peer is denied by now, or whose certificate has ended."""
@@ -222,21 +232,22 @@ class Hub(LinkHandler):
         link.goodbye(unfit.reason, unfit.why)  # all that the peer may learn
 
     def closed(self, link: Link, reason: str, message: str) -> None:
-        # If the peer knows another leader, the hub asks at once who leads.
         self._links.pop(link, None)
         if reason == Reason.NOT_LEADING:
+            # The peer knows another leader, so the hub reads its Lease at once. Number 0 is no ping: the closed link
+            # drops the pong.
             self._pinged(link, 0)
         self._metrics.link_down(reason)
-        if link.context is None:  # `greeted` has refused it, and logged that
+        if link.context is None:  # `greeted` has refused the peer, and logged the reason
             return
         if link.context.role is Role.EDGE:
             self._nodes.disconnect(link.peer.name, link)
         role, name = link.context.role, link.peer.name
-        log.log(_level(link), "%s %s is gone: %s", role, name, message, extra=_admitted(link))
+        log.log(_level(link), "%s %s is gone: %s", role, name, message, extra=_admitted_extra(link))
 
     def draining(self, link: Link, message: str) -> None:
         # `Nodes.reach` refuses new calls to the node.
-        log.info("%s %s is draining: %s", link.context.role, link.peer.name, message, extra=_admitted(link))
+        log.info("%s %s is draining: %s", link.context.role, link.peer.name, message, extra=_admitted_extra(link))
 
     async def drain(self) -> None:
         """Refuse new peers and streams, and wait until the open streams have ended and all links are closed."""
@@ -259,16 +270,16 @@ class Hub(LinkHandler):
             link.goodbye(Reason.STOPPED, "this hub stops, and another one may lead")
 
     @property
-    def links(self) -> int:
+    def link_count(self) -> int:
         return len(self._links)
 
     def peer_terms(self) -> list[PeerTerm]:
-        # Any thread may ask.
-        return [
-            PeerTerm(link.context.role, link.peer.name, Term(shown.not_before, shown.not_after))
-            for link in list(self._links)
-            if (shown := link.peer_identity).not_after
-        ]
+        terms = list[PeerTerm]()
+        for link in list(self._links):  # a copy: any thread may ask
+            identity = link.peer_identity
+            if identity.not_after:
+                terms.append(PeerTerm(link.context.role, link.peer.name, Term(identity.not_before, identity.not_after)))
+        return terms
 
     def proxy_drivers(self) -> Iterator[ProxyDriver]:
         links = [link for link in self._links if link.context.role is Role.DRIVER]
@@ -288,8 +299,15 @@ class Hub(LinkHandler):
         if role not in _CALLERS:
             return link.served(frame, deadline, self.serve, request)
         if role is Role.OPERATOR:
-            called = {"method": frame.method, "driver": frame.subject, "node": frame.node}
-            audit.add(Event.ORDER, who="operator", address=link.peer_identity.address, order="call", **called)
+            audit.add(
+                Event.ORDER,
+                who="operator",
+                address=link.peer_identity.address,
+                order="call",
+                method=frame.method,
+                driver=frame.subject,
+                node=frame.node,
+            )
         call = Call(self._calls, link, frame, deadline)
         call.begin(request)
         return call
@@ -304,41 +322,42 @@ class Hub(LinkHandler):
         if self._draining:
             raise shutting_down("hub")
         if role is not Role.OPERATOR:
-            bind_peer(_admitted(stream.link)["peer"])
+            bind_peer(_admitted_extra(stream.link)["peer"])
         await serve(stream)
 
 
 def turn_away(link: Link, refusal: HandshakeRefused, refusals: Refusals) -> None:
-    said = link.peer
+    """Refuse a hello: log it, show it to operators, and send the peer the reason."""
+    peer = link.peer
     log.warning(
         "refused %s %s from %s: %s",
-        said.role[:_SHOWN_CHARS],
-        said.name[:_SHOWN_CHARS],
+        peer.role[:_SHOWN_CHARS],
+        peer.name[:_SHOWN_CHARS],
         link.peer_identity.address,
         refusal.shown,
-        extra=stranger(link),
+        extra=unadmitted_extra(link),
     )
     refusals.add(link, refusal.reason, refusal.shown)
     audit.add(
         Event.CONFLICT if refusal.reason == Reason.CONFLICT else Event.REFUSAL,
-        who=certified(link.peer_identity) or said.name,
+        who=certified(link.peer_identity) or peer.name,
         address=link.peer_identity.address,
-        role=said.role,
-        name=said.name,
+        role=peer.role,
+        name=peer.name,
         reason=refusal.reason,
         why=refusal.shown,
-        peer=stranger(link)["peer"],
+        peer=unadmitted_extra(link)["peer"],
     )
     link.refuse(refusal)
 
 
-def stranger(link: Link) -> dict[str, str]:
+def unadmitted_extra(link: Link) -> dict[str, str]:
     """The `extra` of a line about a peer that the hub has not admitted."""
-    peer = link.peer_identity
-    return of_peer(f"uid {peer.uid}" if peer.local else group_of(peer.host))
+    identity = link.peer_identity
+    return of_peer(f"uid {identity.uid}" if identity.local else group_of(identity.host))
 
 
-def _admitted(link: Link) -> dict[str, str]:
+def _admitted_extra(link: Link) -> dict[str, str]:
     """The `extra` of a line about a peer that the hub has admitted."""
     return of_peer(f"{link.context.role} {link.peer.name}")
 

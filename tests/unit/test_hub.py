@@ -117,7 +117,7 @@ async def test_a_hub_that_stood_still_renews_no_lease_of_an_agent_before_it_is_s
         await answer
 
     monkeypatch.setattr(world.records, "still_leads", still_leads)
-    monkeypatch.setattr("cloud.uds_hub._BETWEEN_S", 0.0)
+    monkeypatch.setattr("cloud.uds_hub._LEASE_CHECK_INTERVAL_S", 0.0)
     one, other, pongs = await world.edge("n1"), await world.edge("n2"), list[str]()
     one.ping(lambda: pongs.append("n1"))
     first = await asked.get()
@@ -132,7 +132,7 @@ async def test_a_hub_that_stood_still_renews_no_lease_of_an_agent_before_it_is_s
     one.goodbye(Reason.NOT_LEADING, "another hub leads by now")
     other.goodbye(Reason.STOPPED, "bye")
     unanswered = await asked.get()
-    await world.hub.end()  # before the connection to the API server is closed
+    await world.hub.stop_lease_check()  # before the connection to the API server is closed
     assert unanswered.cancelled()
 
 
