@@ -67,7 +67,7 @@ class HubParts:
             records,
             absences,
             sync.mounts,
-            joined=lambda node: trust.generations.joined(node) or nodes.connected_from(node),
+            joined=lambda node: trust.generations.joined(node) or nodes.of(node).connected_from,
         )
         if sync.sole_use is not None:
             sync.sole_use.begin(absences.of, self.fences.is_given_up)

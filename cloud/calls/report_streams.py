@@ -43,11 +43,13 @@ class ReportStreams:
         async for message in stream:
             try:
                 if is_problems(message):
-                    self._nodes.tell_problems(node, decode_problems(message))
+                    problems = decode_problems(message)
+                    if (visit := self._nodes.of(node).visit) is not None:
+                        visit.problems = problems
                 else:
                     await self._nodes.report(node, await _read_reports(message))
             except ValueError as error:
-                if self._nodes.not_taken(node, str(error)):
+                if self._nodes.of(node).not_taken(str(error)):
                     log.warning("node %s sent an unreadable report: %s", node, error, extra=of_peer(f"edge {node}"))
                     self._metrics.conflicts.inc("unreadable")
             self._nodes.problems_told(node)  # also by an older agent, which tells none

@@ -29,7 +29,7 @@ class Absences:
         """How a node is away, such as `it is offline since …`; empty if it is not."""
         state = self._mounts.kubelet_state(node)
         if state is None:
-            since = self._links.away_since(node)
+            since = self._links.of(node).away_since
             if since is not None:
                 return f"it is offline since {timestamp(since)}"
             return "" if self._links.is_connected(node) else "its agent has never connected"
@@ -54,7 +54,7 @@ class Absences:
         """A text that no other absence of the node has; empty while there is a sign of life."""
         if self.life(node):
             return ""
-        state, since = self._mounts.kubelet_state(node), self._links.away_since(node)
+        state, since = self._mounts.kubelet_state(node), self._links.of(node).away_since
         return f"{since if since is not None else ''}/{state.since if state is not None else ''}"
 
     def records(self, node: str) -> list[Change]:

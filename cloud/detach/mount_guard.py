@@ -152,7 +152,7 @@ class MountGuard:
         """Why a node that is away may not have fenced a volume, as the rest of a sentence; None if it surely has."""
         if not self._mounts.asks_for_fence(driver, volume):
             return ""
-        told, name, left = self._mounts.told_fence(node), name_in_use(driver, volume), self._nodes.left(node)
+        told, name, left = self._mounts.told_fence(node), name_in_use(driver, volume), self._nodes.of(node).gone_at()
         if told is not None and name in told.staging:
             return "; its agent has not told how a call ended that may mount it, so it does not go by time"
         # The end of the link is not known for a node that is being forgotten.

@@ -3,12 +3,6 @@
 Rules:
 
 * `reach` finds the link for a call, and says why there is none.
-* One name belongs to one machine. The same instance with the same or a later boot replaces its old link, if it shows
-  the same key or one that was issued to this node. The hub refuses every other machine while a link lives, and shows
-  the conflict. The refused peer hears nothing of the connected one: an attacker could use it for a takeover. The hub
-  also refuses a copy of the state directory: two machines with one instance replace each other's link again and again.
-* An agent that renews its certificate connects a second link beside the first (`Hello.beside`). New calls go over the
-  second one. The hub drains the first one: its calls finish there.
 * A node that leaves stays known, with the time at which it left. Its calls are refused with that time. Only an operator
   can say that the node is gone for good.
 * A report that the judge refuses does not count, and the node gets no call of that driver. If an earlier report of it
@@ -23,18 +17,16 @@ Rules:
 import asyncio
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from cloud.claims.election import ServingCandidate
-from cloud.nodes.known_node import MOST_REFUSED, KnownNode, Moment
+from cloud.nodes.known_node import MOST_REFUSED, SOON_S, KnownNode, Moment, comes_beside
 from cloud.nodes.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
 from cloud.nodes.question import Question, ask
-from cloud.nodes.report_judge import RefusedReport, judge, note, told_topology, topology_of
+from cloud.nodes.report_judge import RefusedReport, judge, note, topology_of
 from cloud.nodes.unique_segments import UniqueSegments
 from cloud.nodes.visit import Visit
 from cloud.records.records import Change, RecordKind, Records, stored_bytes
@@ -51,13 +43,10 @@ from common.errors import (
     node_offline,
     order_refused,
     shutting_down,
-    timestamp,
 )
 from common.links.uplink import LONGEST_REDIAL_S
 from common.messages import Hello, Reason
-from common.net.enrolment import generation_of, rights_in
-from common.net.peer import Peer
-from common.observe.logs import of_peer
+from common.net.enrolment import rights_in
 from common.observe.metrics import Metrics
 from common.pages.hub import NodeStatus
 from common.parsers import LONGEST_NAME_CHARS
@@ -68,18 +57,7 @@ from common.store.database_writer import RETRY_S
 
 log = logging.getLogger("csi_bridge.hub.nodes")
 
-# If a second link replaces a link of this age or less, the first one was probably alive: an agent needs twice its
-# keepalive (20 s) to give a link up.
-_SOON_S = 10.0
-
 DRIFT: Final = 1.01  # by this factor an agent's clock may be slower than the hub's; quartz is better than 0.1 %
-
-# Links in a row that may be replaced soon (`_SOON_S`). One machine's network may do that once or twice; two machines
-# never stop.
-_MOST_SOON = 4
-
-
-_UNKNOWN: Final = KnownNode(StoredNode(""), Moment(0.0, 0.0))
 
 
 class Nodes:
@@ -94,7 +72,8 @@ class Nodes:
         self._nodes: dict[str, KnownNode] = {}
         self.connected: set[str] = set()  # those with a visit, for decisions about calls
         self._by_driver: dict[str, set[str]] = {}
-        self._began = _now()
+        # for names that the hub does not know, whose nodes may have left just before
+        self._unknown = KnownNode(StoredNode(""), _now())
         started = time.time()
         for stored in records.take(RecordKind.NODE, read_node):
             node = self._nodes[stored.name] = KnownNode(stored, _now())
@@ -129,11 +108,10 @@ class Nodes:
                     f"new one; raise it, or run csi-bridge forget NODE for nodes that will not come back",
                 )
             node = self._nodes[hello.name] = KnownNode(StoredNode(hello.name), _now())
-        if (live := node.visit or node.earlier) is not None:
-            self._check_machine(node, live, hello, link)
+        node.check_machine(hello, link)
         old = node.visit
-        if old is not None and hello.boot == node.stored.boot and _comes_beside(old, hello, link):
-            self._take_beside(node, old, link)
+        if old is not None and hello.boot == node.stored.boot and comes_beside(old, hello, link):
+            node.take_beside(old, link)
             self._put(node, certificate_end=link.peer_identity.not_after)
             self._take_rights(node, link)
             return None
@@ -156,7 +134,7 @@ class Nodes:
         return old.link if old is not None else None
 
     def disconnect(self, name: str, link: Link) -> None:
-        node = self._of(name)
+        node = self.of(name)
         visit, earlier = node.visit, node.earlier
         if earlier is not None and earlier.link is link:
             earlier.ended = earlier.ended or time.time()
@@ -186,29 +164,12 @@ class Nodes:
         if (written := self._take(node, told)) is not None:
             await asyncio.wait([written])
 
-    def not_taken(self, name: str, why: str) -> bool:
-        """Note why the newest report does not count. Returns False if that is known already."""
-        visit = self._of(name).visit
-        if visit is None or visit.untaken == why:
-            return False
-        visit.untaken = why
-        return True
-
-    def tell_problems(self, name: str, problems: Sequence[str]) -> None:
-        if (visit := self._of(name).visit) is not None:
-            visit.problems = problems
-
-    def problems(self, name: str) -> Sequence[str] | None:
-        """The problems of a node, as its agent tells them; None while the node is away."""
-        visit = self._of(name).visit
-        return visit.problems if visit is not None else None
-
     def _judge_again(self, nodes: Iterable[KnownNode]) -> None:
         for node in nodes:
             try:
                 self._take(node, node.visit.told if node.visit is not None else {})
             except ValueError as error:  # with reports that are no longer refused, the node has too many
-                if self.not_taken(node.stored.name, str(error)):
+                if node.not_taken(str(error)):
                     log.warning("not all reports of edge node %s can be taken: %s", node.stored.name, error)
 
     def _take(self, node: KnownNode, told: Mapping[str, DriverReport]) -> asyncio.Future[None] | None:
@@ -324,9 +285,9 @@ class Nodes:
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
-    def _of(self, name: str) -> KnownNode:
-        # To read: one that the hub does not know has no link and no reports.
-        return self._nodes.get(name, _UNKNOWN)
+    def of(self, name: str) -> KnownNode:
+        """A node, to read. One that the hub does not know has no link and no reports."""
+        return self._nodes.get(name, self._unknown)
 
     def knows(self, name: str, driver: str = "") -> bool:
         """Whether a node has ever connected, and has reported the driver if one is named."""
@@ -341,65 +302,13 @@ class Nodes:
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         """None if there is none that counts."""
-        return next((report for report in self._of(name).counted() if report.driver == driver), None)
-
-    def reported(self, name: str) -> Mapping[str, Mapping[str, str]]:
-        """The drivers of a node whose reports count, with the topology that Kubernetes is told."""
-        node = self._of(name)
-        return {it.driver: told_topology(it) for it in node.counted() if it.driver not in node.refused}
-
-    def rights(self, name: str) -> tuple[str, ...]:
-        """The drivers that the certificate of a node's last link names; none: every driver."""
-        return self._of(name).rights
+        return next((report for report in self.of(name).counted() if report.driver == driver), None)
 
     def owner(self, key: str, value: str, driver: str) -> str:
         return self.segments.owner(key, value, self._nodes, driver)
 
-    def why_refused(self, driver: str, name: str) -> str:
-        """Why a node gets no call of a driver that it reports; else empty."""
-        refused = self._of(name).refused.get(driver)
-        return refused.why if refused is not None else ""
-
     def is_connected(self, name: str) -> bool:
         return name in self.connected
-
-    def connected_from(self, name: str) -> str:
-        """The link of a node, such as ` (it is connected since … from …)`; empty if it is away."""
-        node = self._of(name)
-        if node.visit is None:
-            return ""
-        since = timestamp(node.stored.since)
-        return f" (it is connected since {since} from {node.visit.link.peer_identity.address})"
-
-    def away_since(self, name: str) -> float | None:
-        """In seconds since the epoch; None if the node is connected, or never was."""
-        node = self._nodes.get(name)
-        return node.stored.since if node is not None and node.visit is None else None
-
-    def seat(self, name: str, driver: str) -> ServingCandidate:
-        """A node as a candidate to serve a driver that every node could serve."""
-        node = self._nodes.get(name)
-        return node.seat(driver) if node is not None else ServingCandidate("is not known any more")
-
-    def lease_s(self, name: str) -> int:
-        """0 if the node is away or announces none."""
-        visit = self._of(name).visit
-        return visit.lease_s if visit is not None else 0
-
-    def machine(self, name: str) -> str:
-        """The instance that was connected last; empty if the node is not known."""
-        return self._of(name).stored.instance
-
-    def left(self, name: str, machine: str = "") -> Moment | None:
-        """When a node left; None while a link of it lives.
-
-        With a machine (`Hello.instance`), only a link of this one counts. Another one has none before that has ended.
-        """
-        node = self._nodes.get(name)
-        if node is None:
-            return self._began
-        is_gone = node.visit is None and node.earlier is None
-        return node.left if is_gone or machine not in ("", node.stored.instance) else None
 
     @property
     def known(self) -> int:
@@ -444,48 +353,11 @@ class Nodes:
             raise Overloaded(f"driver {driver} on edge node {name}", own, "--max-calls")
         return visit
 
-    def _check_machine(self, node: KnownNode, live: Visit, hello: Hello, link: Link) -> None:
-        stored, name = node.stored, hello.name
-        here, there = live.link.peer_identity, link.peer_identity
-        why, more = f"another machine is connected as {name}; give each --node a name of its own", ""
-        if hello.instance == stored.instance:
-            if not _follows(here, there):
-                more = ": its key is another one, and its certificate is no later one"
-            elif hello.boot < stored.boot:
-                raise HandshakeRefused(Reason.STALE, f"a later start of this machine is connected as {name}")
-            elif hello.boot == stored.boot and node.replaced_soon >= _MOST_SOON:
-                why = (
-                    f"another machine is connected as {name} with this one's identity; give each --node a name and a "
-                    f"--state-dir of its own, and never copy instance.json"
-                )
-                more = ": one is a copy of the other"
-            else:
-                return
-        node.conflict = (
-            f"two machines use the node name {name}: instance {stored.instance} at {here.address}, connected since "
-            f"{timestamp(stored.since)}, stays, instance {hello.instance} at {there.address} is refused{more}"
-        )
-        node.refused_at = time.monotonic()
-        raise HandshakeRefused(Reason.CONFLICT, why, shown=node.conflict)
-
     def _replace(self, node: KnownNode, old: Visit, hello: Hello) -> None:
-        soon = hello.boot == node.stored.boot and time.monotonic() - old.began < _SOON_S
+        soon = hello.boot == node.stored.boot and time.monotonic() - old.began < SOON_S
         node.replaced_soon = node.replaced_soon + 1 if soon else 0
         self._end(node, old)  # first, so that its end is not taken for the node's
         old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
-
-    def _take_beside(self, node: KnownNode, live: Visit, link: Link) -> None:
-        # Its new link takes the new calls. The hub drains the live one: only the hub knows its last call there.
-        name, earliest = node.stored.name, node.earlier
-        node.earlier = live
-        node.visit = replace(live, link=link, calls=defaultdict(int))
-        node.conflict = ""
-        line, address = "edge %s at %s shows its next certificate on a second link", link.peer_identity.address
-        log.info(line, name, address, extra=of_peer(f"edge {name}"))
-        if earliest is not None:  # an agent has two links at most
-            earliest.ended = time.time()
-            earliest.link.goodbye(Reason.REPLACED, f"{name} has connected again")
-        live.link.drain(f"{name} goes on over its next link")
 
     def _take_rights(self, node: KnownNode, link: Link) -> None:
         rights = rights_in(link.peer_identity.uris)
@@ -500,20 +372,8 @@ class Nodes:
         self._metrics.connected_nodes = len(self.connected)
 
 
-def _follows(live: Peer, shown: Peer) -> bool:
-    # The hub has issued it later (`cloud.trust.generations`), or both come from files, and this one begins later.
-    if shown.key == live.key:
-        return True
-    return (generation_of(shown.uris), shown.not_before) > (generation_of(live.uris), live.not_before)
-
-
 def _now() -> Moment:
     return Moment(time.monotonic(), time.time())
-
-
-def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
-    # With the same certificate it may be a copy of the agent, which must not take calls unseen.
-    return hello.beside and link.peer_identity.serial != live.link.peer_identity.serial
 
 
 def _shortened(refused: Mapping[str, RefusedReport], counted: Collection[str]) -> dict[str, RefusedReport]:

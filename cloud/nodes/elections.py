@@ -162,14 +162,13 @@ class DriverElection:
         self.held: float | None = None
         self.elected: Elected | None = None  # the last election; None: there was none
         self._all = elections
-        # How long a node's agent may go on with a call without the hub; the instance of a node's agent.
-        self.lease_s, self.machine = elections.nodes.lease_s, elections.nodes.machine
+        self.known = elections.nodes.of
 
     def seat(self, node: str) -> ServingCandidate:
         member = self._all.fleets.of(self.driver).members.get(node)
         if member is None:
             return ServingCandidate("is not known any more")
-        seat = self._all.nodes.seat(node, self.driver) if member.has_controller else ServingCandidate(_NO_CONTROLLER)
+        seat = self._all.nodes.of(node).seat(self.driver) if member.has_controller else ServingCandidate(_NO_CONTROLLER)
         return seat._replace(labels=self._all.labels(node))
 
     def seats(self, most: int | None = None) -> dict[str, ServingCandidate]:
@@ -212,7 +211,7 @@ class DriverElection:
             since=time_of(it.since) if it.node else None,
             why=it.why,
             trouble=self.trouble(),
-            lease_s=self.lease_s(it.node) if it.node else 0,
+            lease_s=self.known(it.node).lease_s,
             standby=standby,
             unfit=unfit,
             unmatched=rules.unmatched(seats),
@@ -220,7 +219,7 @@ class DriverElection:
 
     def _left(self, claim: Claim) -> Moment | None:
         """When the machine left; None while it is connected, or if the call goes on without the hub."""
-        return self._all.nodes.left(claim.node, claim.machine) if claim.lease_s else None
+        return self._all.nodes.of(claim.node).gone_at(claim.machine) if claim.lease_s else None
 
 
 def _bound_s(claim: Claim) -> float:

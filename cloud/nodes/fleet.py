@@ -138,7 +138,7 @@ class Fleets:
         for node in sorted(self.nodes.with_driver(driver)):
             report = self.nodes.find_report(driver, node)
             if report is not None:
-                member, refused = known.get(node), self.nodes.why_refused(driver, node)
+                member, refused = known.get(node), self.nodes.of(node).why_refused(driver)
                 segment = segment_of(node)
                 if member is None or member.report is not report or not segment.items() <= member.labels.items():
                     member = _member(report, segment)

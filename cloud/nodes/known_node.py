@@ -1,20 +1,40 @@
-"""A known node: its record, its links and its reports; and whether it can serve."""
+"""A known node: its record, its links and its reports; whether it can serve; and which machine may have its name.
+
+Rules:
+
+* One name belongs to one machine. The same instance with the same or a later boot replaces its old link, if it shows
+  the same key or one that was issued to this node. The hub refuses every other machine while a link lives, and shows
+  the conflict. The refused peer hears nothing of the connected one: an attacker could use it for a takeover. The hub
+  also refuses a copy of the state directory: two machines with one instance replace each other's link again and again.
+* An agent that renews its certificate connects a second link beside the first (`Hello.beside`). New calls go over the
+  second one. The hub drains the first one: its calls finish there.
+"""
 
 import asyncio
+import logging
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cloud.claims.election import ServingCandidate
 from cloud.nodes.node_records import SHOWN_CHARS, StoredNode
-from cloud.nodes.report_judge import RefusedReport
+from cloud.nodes.report_judge import RefusedReport, told_topology
 from cloud.nodes.visit import Visit
 from common.csi.reports import GET_PLUGIN_CAPABILITIES, MAX_DRIVER_BYTES, DriverReport, is_node_only, vendor_version
+from common.errors import HandshakeRefused, timestamp
 from common.links.uplink import LONGEST_REDIAL_S
+from common.messages import Hello, Reason
+from common.net.enrolment import generation_of
+from common.net.peer import Peer
+from common.observe.logs import of_peer
 from common.pages.hub import NodeStatus
 from common.pages.json_form import time_of
+from common.session.link import Link
+
+log = logging.getLogger("csi_bridge.hub.nodes")
 
 # After this time without a refusal, a conflict counts as settled: a refused agent dials again within 30 s.
 _CONFLICT_S = 3 * LONGEST_REDIAL_S
@@ -25,6 +45,14 @@ _ASKED_S = 30.0
 # Refused drivers that are remembered of a node, apart from drivers that counted before, and drivers with too long
 # answers that are shown. A hostile node can invent thousands.
 MOST_REFUSED = 20
+
+# If a second link replaces a link of this age or less, the first one was probably alive: an agent needs twice its
+# keepalive (20 s) to give a link up.
+SOON_S: Final = 10.0
+
+# Links in a row that may be replaced soon (`SOON_S`). One machine's network may do that once or twice; two machines
+# never stop.
+_MOST_SOON: Final = 4
 
 
 class Moment(NamedTuple):
@@ -56,8 +84,50 @@ class KnownNode:
     def counted(self) -> list[DriverReport]:
         return [report for report in self.stored.reports if report.driver not in self.unwritten]
 
+    def reported(self) -> dict[str, Mapping[str, str]]:
+        """The drivers whose reports count, with the topology that Kubernetes is told."""
+        return {it.driver: told_topology(it) for it in self.counted() if it.driver not in self.refused}
+
+    def why_refused(self, driver: str) -> str:
+        """Why the node gets no call of a driver that it reports; else empty."""
+        return self.refused[driver].why if driver in self.refused else ""
+
+    def not_taken(self, why: str) -> bool:
+        """Note why the newest report does not count. Returns False if that is known already."""
+        if self.visit is None or self.visit.untaken == why:
+            return False
+        self.visit.untaken = why
+        return True
+
+    @property
+    def connected_from(self) -> str:
+        """The link, such as ` (it is connected since … from …)`; empty while the node is away."""
+        if self.visit is None:
+            return ""
+        return f" (it is connected since {timestamp(self.stored.since)} from {self.visit.link.peer_identity.address})"
+
+    @property
+    def away_since(self) -> float | None:
+        """In seconds since the epoch; None if the node is connected, or never was."""
+        return self.stored.since if self.stored.name and self.visit is None else None
+
+    def gone_at(self, machine: str = "") -> Moment | None:
+        """When the node left; None while a link of it lives.
+
+        With a machine (`Hello.instance`), only a link of this one counts. Another one has none before that has ended.
+        """
+        is_gone = self.visit is None and self.earlier is None
+        return self.left if is_gone or machine not in ("", self.stored.instance) else None
+
+    @property
+    def lease_s(self) -> int:
+        """0 if the node is away or announces none."""
+        return self.visit.lease_s if self.visit is not None else 0
+
     def seat(self, driver: str) -> ServingCandidate:
         """The node as a candidate to serve a driver that every node could serve."""
+        if not self.stored.name:
+            return ServingCandidate("is not known any more")
         visit = self.visit
         if visit is None:
             return (
@@ -95,6 +165,46 @@ class KnownNode:
             conflict=self.conflict if time.monotonic() - self.refused_at < _CONFLICT_S else "",
         )
 
+    def check_machine(self, hello: Hello, link: Link) -> None:
+        """Refuse a link of another machine while one of this machine lives. Raises HandshakeRefused."""
+        if (live := self.visit or self.earlier) is None:
+            return
+        stored, name = self.stored, hello.name
+        here, there = live.link.peer_identity, link.peer_identity
+        why, more = f"another machine is connected as {name}; give each --node a name of its own", ""
+        if hello.instance == stored.instance:
+            if not _follows(here, there):
+                more = ": its key is another one, and its certificate is no later one"
+            elif hello.boot < stored.boot:
+                raise HandshakeRefused(Reason.STALE, f"a later start of this machine is connected as {name}")
+            elif hello.boot == stored.boot and self.replaced_soon >= _MOST_SOON:
+                why = (
+                    f"another machine is connected as {name} with this one's identity; give each --node a name and a "
+                    f"--state-dir of its own, and never copy instance.json"
+                )
+                more = ": one is a copy of the other"
+            else:
+                return
+        self.conflict = (
+            f"two machines use the node name {name}: instance {stored.instance} at {here.address}, connected since "
+            f"{timestamp(stored.since)}, stays, instance {hello.instance} at {there.address} is refused{more}"
+        )
+        self.refused_at = time.monotonic()
+        raise HandshakeRefused(Reason.CONFLICT, why, shown=self.conflict)
+
+    def take_beside(self, live: Visit, link: Link) -> None:
+        # Its new link takes the new calls. The hub drains the live one: only the hub knows its last call there.
+        name, earliest = self.stored.name, self.earlier
+        self.earlier = live
+        self.visit = replace(live, link=link, calls=defaultdict(int))
+        self.conflict = ""
+        line, address = "edge %s at %s shows its next certificate on a second link", link.peer_identity.address
+        log.info(line, name, address, extra=of_peer(f"edge {name}"))
+        if earliest is not None:  # an agent has two links at most
+            earliest.ended = time.time()
+            earliest.link.goodbye(Reason.REPLACED, f"{name} has connected again")
+        live.link.drain(f"{name} goes on over its next link")
+
     def _unfit(self, visit: Visit, driver: str) -> str:
         """Why the connected node cannot be elected, and not only for a moment; else empty."""
         if visit.link.draining:
@@ -131,3 +241,15 @@ class KnownNode:
                 f"driver's answers shorter, above all the manifest in GetPluginInfo, and restart it"
             )
         yield from (f"edge node {name} says: {problem}" for problem in visit.problems)
+
+
+def comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
+    # With the same certificate it may be a copy of the agent, which must not take calls unseen.
+    return hello.beside and link.peer_identity.serial != live.link.peer_identity.serial
+
+
+def _follows(live: Peer, shown: Peer) -> bool:
+    # The hub has issued it later (`cloud.trust.generations`), or both come from files, and this one begins later.
+    if shown.key == live.key:
+        return True
+    return (generation_of(shown.uris), shown.not_before) > (generation_of(live.uris), live.not_before)

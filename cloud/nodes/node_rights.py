@@ -59,7 +59,7 @@ class NodeRights:
         return f"its nodeAffinity names edge node {others[0]} alone" if others and all(others) else ""
 
     def _why_not_driver(self, node: str, driver: str) -> str:
-        named = self._nodes.rights(node)
+        named = self._nodes.of(node).rights
         if not named or not driver or driver in named:
             return ""
         return f"the node's certificate is for {', '.join(named)}, and not for {driver}"
@@ -73,11 +73,11 @@ class NodeRights:
         return ""
 
     def _is_reported(self, node: str, entry: Mapping[str, Any]) -> bool:
-        topology = self._nodes.reported(node).get(entry["name"])
+        topology = self._nodes.of(node).reported().get(entry["name"])
         return topology is not None and topology.keys() >= set(entry.get("topologyKeys") or ())
 
     def _believed_metadata(self, node: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        reported, kept = self._nodes.reported(node), dict(metadata)
+        reported, kept = self._nodes.of(node).reported(), dict(metadata)
         if "labels" in metadata:
             segments = {segment for topology in reported.values() for segment in topology.items()}
             kept["labels"] = dict(metadata["labels"].items() & segments)

@@ -192,7 +192,8 @@ def _shared(info: CallInfo, now: View) -> Route | AskAll:
                 f"machine off, then csi-bridge forget {holder}"
             )
         node = holders[0]
-    machine = election.machine(node)
+    known = election.known(node)
+    machine = known.stored.instance
     others = (it for it in claims if it.node == node and it.machine not in ("", machine))
     if not info.named_node and node in holders and any(others):
         until = _until(node, info, claims, election)
@@ -201,7 +202,7 @@ def _shared(info: CallInfo, now: View) -> Route | AskAll:
             f"node {node}: it goes on when that one is back{until}; if it is switched off for good, run the command "
             f"that csi-bridge audit shows for the call"
         )
-    terms = Terms(election.lease_s(node) if info.fields.name else 0, machine, over)
+    terms = Terms(known.lease_s if info.fields.name else 0, machine, over)
     return Route(node, now.fleet.members.get(node), keeping=Keeping.OPEN, epoch=elected.epoch, terms=terms)
 
 

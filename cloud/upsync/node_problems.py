@@ -58,10 +58,11 @@ class NodeProblems:
             return wait_s
         self._next.pop(node, None)
         told = self._told.pop(node, {})
-        if (problems := self._nodes.problems(node)) is None:
+        if (visit := self._nodes.of(node).visit) is None:
             return None
         if not self._source.is_ready:  # after a start of the hub: nobody asks for each Node
             return _PAUSE_S
+        problems = visit.problems
         text, now = "; ".join(problems)[:_MOST_CHARS], self._now()
         await self._write_condition(node, text)
         if not problems:

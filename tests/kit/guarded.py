@@ -10,8 +10,9 @@ from cloud.detach.fences import Fences
 from cloud.detach.mount_guard import MountGuard
 from cloud.detach.mounts import Mounts, no_mounts
 from cloud.kinds.nodes import NodeState
-from cloud.nodes.known_node import Moment
+from cloud.nodes.known_node import KnownNode, Moment
 from cloud.nodes.node_records import StoredNode, record_of
+from cloud.nodes.visit import Visit
 from cloud.records.records import Change
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
@@ -52,12 +53,11 @@ class Links:
     def record(self, name: str) -> Change:
         return record_of(StoredNode(name, since=self.away[name] or 0.0))
 
-    def away_since(self, name: str) -> float | None:
-        return self.away.get(name)
-
-    def left(self, name: str) -> Moment | None:
+    def of(self, name: str) -> KnownNode:
         since = self.away.get(name, LEFT)
-        return Moment(0.0, since) if since is not None else None
+        visit = Visit(name, None, 0.0) if since is None else None  # type: ignore[arg-type]  # nobody asks for its link
+        stored = StoredNode(name if name in self.away else "", since=since or 0.0)
+        return KnownNode(stored, Moment(0.0, since or 0.0), visit=visit)
 
     def with_driver(self, driver: str) -> list[str]:
         return list(self.ids) if driver == DRIVER else []

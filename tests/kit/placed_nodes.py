@@ -17,7 +17,8 @@ from cloud.claims.claims import Claims
 from cloud.claims.election import ElectionRules, ServingCandidate
 from cloud.claims.rules import VOLUME, Thing
 from cloud.nodes.fleet import Fleet, Fleets
-from cloud.nodes.known_node import Moment
+from cloud.nodes.known_node import KnownNode, Moment
+from cloud.nodes.node_records import StoredNode
 from cloud.nodes.offers import Offers
 from cloud.nodes.question import Question, ask
 from cloud.nodes.visit import Visit
@@ -395,23 +396,8 @@ class Placed:
     def is_connected(self, name: str) -> bool:
         return name in self.connected
 
-    def why_refused(self, driver: str, name: str) -> str:
-        return self.refused.get(name, "")
-
-    def seat(self, name: str, _driver: str) -> ServingCandidate:
-        if name in self.away:
-            return ServingCandidate("is away", self.left(name).monotonic)  # type: ignore[union-attr]  # it is away
-        return ServingCandidate(self.unfit.get(name, ""))
-
-    def lease_s(self, _name: str) -> int:
-        return LEASE_S
-
-    def machine(self, name: str) -> str:
-        return self.machines.get(name, f"of {name}")
-
-    def left(self, name: str, machine: str = "") -> Moment | None:
-        left, is_gone = self.left_at.get(name, 0.0), name in self.away or machine not in ("", self.machine(name))
-        return Moment(left, self.now - self.monotonic + left) if is_gone else None
+    def of(self, name: str) -> _PlacedNode:
+        return _PlacedNode(self, name)
 
     def reach(self, name: str, driver: str) -> Visit:
         if name not in self.reports:
@@ -524,6 +510,29 @@ Placing = Callable[..., Placed]
 """Makes a world in the test's directory, as `Placed` does."""
 
 
+class _PlacedNode:
+    """One node of a world (`cloud.nodes.known_node.KnownNode`)."""
+
+    lease_s = LEASE_S
+
+    def __init__(self, world: Placed, name: str) -> None:
+        self._world, self._name = world, name
+        self.stored = StoredNode(name, world.machines.get(name, f"of {name}"))
+
+    def why_refused(self, _driver: str) -> str:
+        return self._world.refused.get(self._name, "")
+
+    def seat(self, _driver: str) -> ServingCandidate:
+        if self._name in self._world.away:
+            return ServingCandidate("is away", self.gone_at().monotonic)  # type: ignore[union-attr]  # it is away
+        return ServingCandidate(self._world.unfit.get(self._name, ""))
+
+    def gone_at(self, machine: str = "") -> Moment | None:
+        world, left = self._world, self._world.left_at.get(self._name, 0.0)
+        is_gone = self._name in world.away or machine not in ("", self.stored.instance)
+        return Moment(left, world.now - world.monotonic + left) if is_gone else None
+
+
 class Reported:
     """Nodes that have reported a driver, all connected (`cloud.nodes.edge_nodes.Nodes`)."""
 
@@ -539,8 +548,8 @@ class Reported:
     def is_connected(self, name: str) -> bool:
         return name in self._reports
 
-    def why_refused(self, driver: str, name: str) -> str:
-        return ""
+    def of(self, name: str) -> KnownNode:
+        return KnownNode(StoredNode(name), Moment(0.0, 0.0))
 
 
 def fleet(*reports: DriverReport) -> Fleet:

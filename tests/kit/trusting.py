@@ -11,16 +11,16 @@ class SaidNodes:
     """Nodes that all have reported the same drivers, with one certificate (`cloud.nodes.edge_nodes.Nodes`)."""
 
     def __init__(self, reported: Mapping[str, Mapping[str, str]] | None = None, named: Sequence[str] = ()) -> None:
-        self._reported, self._named = reported or {}, named
+        self._reported, self.rights = reported or {}, named
 
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
         """Their reports never change."""
 
-    def reported(self, _node: str) -> Mapping[str, Mapping[str, str]]:
-        return self._reported
+    def of(self, _node: str) -> "SaidNodes":
+        return self
 
-    def rights(self, _node: str) -> Sequence[str]:
-        return self._named
+    def reported(self) -> Mapping[str, Mapping[str, str]]:
+        return self._reported
 
     def owner(self, _key: str, value: str, _driver: str) -> str:
         """The zone z1 is the segment of n1, and so on."""

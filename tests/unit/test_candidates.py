@@ -33,14 +33,14 @@ async def came(world: Known, *, lease_s: int = 60) -> tuple[Link, Link]:
 
 
 def seat(world: Known) -> ServingCandidate:
-    return world.nodes.seat("n1", DRIVER)
+    return world.nodes.of("n1").seat(DRIVER)
 
 
 async def test_a_connected_node_that_reports_the_driver_can_serve_it(world: Known) -> None:
     await came(world)
     assert seat(world) == ServingCandidate()
-    assert world.nodes.lease_s("n1") == 60
-    assert world.nodes.left("n1") is None
+    assert world.nodes.of("n1").lease_s == 60
+    assert world.nodes.of("n1").gone_at() is None
 
 
 @pytest.mark.parametrize("lease_s", [0, 86_401, 2**63 - 1])
@@ -49,7 +49,7 @@ async def test_an_agent_that_knows_no_elections_or_lies_about_its_lease_cannot_s
 ) -> None:
     await came(world, lease_s=lease_s)
     assert seat(world).unfit == "announces no usable --controller-lease"
-    assert world.nodes.lease_s("n1") == 0
+    assert world.nodes.of("n1").lease_s == 0
     assert seat(world).away_since is None
 
 
@@ -58,11 +58,11 @@ async def test_a_node_that_left_is_away_from_then_on(world: Known) -> None:
     before = time.monotonic()
     world.nodes.disconnect("n1", at_hub)
     away = seat(world).away_since
-    left = world.nodes.left("n1")
+    left = world.nodes.of("n1").gone_at()
     assert seat(world).unfit == "is away"
     assert away is not None
     assert before <= away == left.monotonic <= time.monotonic()
-    assert world.nodes.lease_s("n1") == 0
+    assert world.nodes.of("n1").lease_s == 0
 
 
 async def test_after_a_restart_of_the_hub_a_node_counts_as_away_from_there(world: Known) -> None:
@@ -125,4 +125,4 @@ async def test_a_node_that_nobody_knows_any_more_has_left_when_the_hub_began(wor
     world.nodes.disconnect("n1", at_hub)
     world.nodes.forget("n1")
     assert seat(world) == ServingCandidate("is not known any more")
-    assert world.nodes.left("n1") is not None
+    assert world.nodes.of("n1").gone_at() is not None

@@ -261,7 +261,7 @@ async def test_the_copy_stays_refused_for_as_long_as_the_other_one_lives_however
     world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays, _ = await fight(world)
-    monkeypatch.setattr("cloud.nodes.edge_nodes._SOON_S", 0.0)
+    monkeypatch.setattr("cloud.nodes.edge_nodes.SOON_S", 0.0)
     assert (await world.refused(hello())).reason == Reason.CONFLICT
     world.nodes.disconnect("n1", stays)
     await world.come(hello())
@@ -280,7 +280,7 @@ async def test_a_machine_whose_links_end_comes_back_as_often_as_it_must(
     world: Known, monkeypatch: pytest.MonkeyPatch, *, in_sight: bool
 ) -> None:
     if not in_sight:
-        monkeypatch.setattr("cloud.nodes.edge_nodes._SOON_S", 0.0)
+        monkeypatch.setattr("cloud.nodes.edge_nodes.SOON_S", 0.0)
     for _ in range(3 * MOST_REPLACEMENTS):
         link = await world.come(hello())
         if in_sight:
@@ -518,7 +518,9 @@ class Kept(Known):
 
     def counted(self) -> list[str]:
         """The drivers of n1 that count, by each of the questions that placement asks."""
-        return [it for it in self.nodes.drivers() if self.nodes.knows("n1", it) and it in self.nodes.reported("n1")]
+        return [
+            it for it in self.nodes.drivers() if self.nodes.knows("n1", it) and it in self.nodes.of("n1").reported()
+        ]
 
     def written(self) -> list[str]:
         """The drivers of n1 that another hub would find."""

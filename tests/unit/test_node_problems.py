@@ -10,6 +10,9 @@ import pytest
 from cloud.kinds.fields import Fields
 from cloud.kinds.nodes import PROBLEM, state_of
 from cloud.kube.client import RESOURCES
+from cloud.nodes.known_node import KnownNode, Moment
+from cloud.nodes.node_records import StoredNode
+from cloud.nodes.visit import Visit
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.upsync.node_problems import NodeProblems
@@ -40,8 +43,9 @@ class Written:
             now=lambda: self.now,
         )
 
-    def problems(self, _node: str) -> Sequence[str] | None:
-        return self.told
+    def of(self, node: str) -> KnownNode:
+        visit = Visit(node, None, 0.0, problems=self.told) if self.told is not None else None  # type: ignore[arg-type]  # nobody asks for its link
+        return KnownNode(StoredNode(node), Moment(0.0, 0.0), visit=visit)
 
     async def look(self, at: float) -> list[str]:
         """The requests of a look at this time, without those that read."""

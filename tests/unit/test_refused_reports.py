@@ -217,7 +217,7 @@ async def test_a_refused_driver_that_counted_before_is_a_candidate_without_calls
     await hub.nodes.report("n2", [report(DRIVER, "n2", segments=H1)])
     assert sorted(hub.nodes.with_driver(DRIVER)) == ["n1", "n2"]
     assert hub.nodes.find_report(DRIVER, "n2") == report(DRIVER, "n2", segments=H2)
-    assert hub.nodes.why_refused(DRIVER, "n2") == belongs_to("n1", f"{HOST}=h1")
+    assert hub.nodes.of("n2").why_refused(DRIVER) == belongs_to("n1", f"{HOST}=h1")
     assert hub.changes == [DRIVER]
     with pytest.raises(CallError, match="the hub refuses its report"):
         hub.nodes.reach("n2", DRIVER)
