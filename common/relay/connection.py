@@ -508,16 +508,18 @@ class Connection(asyncio.Protocol, Generic[Call]):
                 self.goaway_received(last_stream_id & frames.MAX_STREAM_ID, code, payload[8:])
 
     def _read_window_update(self, stream_id: int, increment: int) -> None:
+        # An increment of 0 is an error of the protocol, on the connection, too (RFC 9113, 6.9).
+        broken = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
         if not stream_id:
             self.send_window += increment
             if not increment or self.send_window > MAX_WINDOW_BYTES:
-                raise Http2Error("it sent a broken WINDOW_UPDATE", ErrorCode.FLOW_CONTROL_ERROR)
+                raise Http2Error("it sent a broken WINDOW_UPDATE", broken)
         elif (stream := self.streams.get(stream_id)) is None:
             self.check_not_idle(stream_id, "WINDOW_UPDATE")
         else:
             stream.send_window += increment
             if not increment or stream.send_window > MAX_WINDOW_BYTES:
-                self._break_stream(stream, ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR)
+                self._break_stream(stream, broken)
         if self.outgoing:
             self._send_waiting()
 

@@ -191,7 +191,7 @@ async def test_frames_of_unusual_shapes_make_the_same_call(head: bytes) -> None:
         pytest.param(wire(1, 4, 2, BLOCK), ErrorCode.PROTOCOL_ERROR, id="HEADERS on an even stream"),
         pytest.param(wire(3, 0, 9, b"\0\0\0\0"), ErrorCode.PROTOCOL_ERROR, id="RST_STREAM on a stream never opened"),
         pytest.param(wire(8, 0, 9, b"\0\0\0\1"), ErrorCode.PROTOCOL_ERROR, id="WINDOW_UPDATE on a stream never opened"),
-        pytest.param(wire(8, 0, 0, b"\0\0\0\0"), ErrorCode.FLOW_CONTROL_ERROR, id="an empty WINDOW_UPDATE"),
+        pytest.param(wire(8, 0, 0, b"\0\0\0\0"), ErrorCode.PROTOCOL_ERROR, id="an empty WINDOW_UPDATE"),
         pytest.param(wire(8, 0, 0, b"\x7f\xff\xff\xff"), ErrorCode.FLOW_CONTROL_ERROR, id="a window above 2^31-1"),
         pytest.param(wire(4, 0, 1), ErrorCode.PROTOCOL_ERROR, id="SETTINGS on a stream"),
         pytest.param(wire(4, 0, 0, b"12345"), ErrorCode.FRAME_SIZE_ERROR, id="SETTINGS of a broken size"),
