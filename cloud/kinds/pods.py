@@ -137,9 +137,9 @@ def _trimmed_status(status: Body | None) -> dict[str, Any]:
     kept = pick(status, "phase")
     for name in _STATUS_LISTS:
         ended = [
-            {"name": container.get("name"), "state": {"terminated": pick(state["terminated"], "finishedAt")}}
+            {"name": container.get("name"), "state": {"terminated": {}}}
             for container in (status or {}).get(name) or ()
-            if (state := container.get("state") or {}).get("terminated") is not None
+            if (container.get("state") or {}).get("terminated") is not None
         ]
         if ended:
             kept[name] = ended
