@@ -338,7 +338,9 @@ class Claims:
             claims, had = book.forget(node)
             mark = Mark.FORGOTTEN if had and not is_given_up else None
             book.mark(node, mark)
-            names[its] = {claim.name for claim in claims} | self._outdated_rows.setdefault((its, node), set())
+            # Also if it is empty: the hub knows the node until the records have the change (`knows`).
+            outdated = self._outdated_rows.setdefault((its, node), set())
+            names[its] = {claim.name for claim in claims} | outdated
             rows += [self._present_row((its, name)) for name in names[its]]
             (dropped if mark is None else noted).append(_changed_mark(its, node, mark))
         # The mark is set first and dropped last: while it stands, no call is told that the node's things do not exist.

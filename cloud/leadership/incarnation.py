@@ -73,7 +73,8 @@ class Incarnation:
         self.settled: Callable[[], None] = lambda: None  # called when a loss counts no more
         found = records.take(RecordKind.MARK, _read)
         self._state = found[0] if found else _MarkState(secrets.token_hex(8), [])
-        self._unread, self._heard = "", 0
+        self._unread = ""
+        self._heard = 0  # the highest epoch in a mark that has shown a loss
         records.watch(RecordKind.MARK, lambda _key: _change(self._state))
         if self.loss:
             log.warning("calls that name no node are refused, until csi-bridge trust: %s", self.loss)
@@ -140,7 +141,10 @@ class Incarnation:
         read()
 
     async def trust(self) -> list[str]:
-        """Settle the loss, because an operator says that all is back. Returns it. Raises OSError: the loss stands."""
+        """Settle the loss, because an operator says that all is back. Returns the loss; empty if none stood.
+
+        Raises OSError: the loss stands.
+        """
         loss = self.loss
         epochs = self._state.epochs
         trusted = max(int(self._now()), epochs[-1], self._heard)

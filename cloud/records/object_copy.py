@@ -63,7 +63,7 @@ class ObjectCopy:
         self.objects: dict[str, StoredObject] = {}  # by name; the leader's also while it makes or deletes one
         self._kube, self._namespace = kube, namespace
         self._following: asyncio.Task[None] | None = None
-        self._complete, self._changed, self._hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._complete, self._changed, self._leads_soon = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._listed: dict[str, StoredObject] | None = None  # the list that is being read
         self._seen: Callable[[Resource, Body, bool], None] | None = None
         self._stale: Callable[[Resource, str], None] = lambda _resource, _name: None
@@ -86,8 +86,8 @@ class ObjectCopy:
 
     async def catch_up(self, kube: Kube, *, retry_s: float) -> None:
         """Wait until the copy has all that the API server has accepted before. `kube` writes."""
-        self._hurry.set()
-        self._hurry = asyncio.Event()
+        self._leads_soon.set()
+        self._leads_soon = asyncio.Event()  # only the present wait ends early: later ones spare the API server
         await self._complete.wait()
         why = ""
         while True:
@@ -197,9 +197,10 @@ class ObjectCopy:
         return it
 
     async def _pause(self, wait_s: float) -> None:
+        # A hub that begins to lead does not wait until the reflector's backoff is over (`catch_up`).
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                await self._hurry.wait()
+                await self._leads_soon.wait()
 
 
 def of_other_hub(resource: Resource, body: Body, namespace: str) -> str:

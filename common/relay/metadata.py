@@ -113,7 +113,8 @@ def _cut(value: bytes, limit_bytes: int) -> bytes:
     if len(value) <= limit_bytes:
         return value
     kept = value[: limit_bytes - 3]
-    # Cut neither inside an escape nor between the escapes of one character, which would end in U+FFFD.
+    # Cut neither inside an escape nor between the escapes of one character, which would end in U+FFFD. A space at the
+    # end would be written as %20, and the value would be above the limit again.
     text = decode_message(re.sub(rb"%[0-9A-Fa-f]?$", b"", kept)).rstrip("\ufffd ")
     return encode_message(text) + b"..."
 

@@ -202,6 +202,7 @@ class Stream(Receiver):
         self._wake()
 
     def ended(self, status: Status, _message: bytes | None) -> None:
+        # Only a stream that was started with `is_unary` has its last message here, and `Link.open` starts none so.
         self.status = status
         self._wake()
         self.writable()

@@ -40,7 +40,7 @@ Statement = tuple[str, tuple[object, ...]]  # SQL, and the values of its questio
 
 
 class WriteFailed(OSError):
-    """A write failed, and nothing of it is in the database."""
+    """A write failed. Nothing of it is in a database; some of it may be in a cluster's records (`Records.write`)."""
 
     def __init__(self, place: Path | str, why: str) -> None:
         self.place, self.why = place, why

@@ -6,8 +6,9 @@ Rules:
 * A path is opened directory by directory, and the open directory is used. So a directory that another program replaces
   meanwhile leads nowhere else.
 * A removal takes one empty directory or one file, never a tree.
-* The last component of a path is neither opened nor stat'ed, except by `read_file`: a dead mount there would hang.
-* The caller first checks the mount table for a mount at the path.
+* The last component of a path is neither opened nor stat'ed, except by `read_file` and `held`: a dead mount there
+  would hang. So the caller first checks the mount table for a mount at the path. Only a device that was bound there may
+  be held (`BlockDevices.map`).
 """
 
 import errno

@@ -299,6 +299,8 @@ class Fencing:
 
     async def _end(self, key: VolumeKey, call: str) -> None:
         # If it was the last call, and the volume can be fenced, the volume is staged.
+        # If the lease has ended, the thread shuts the file system down, or has done so, and notes that in `held`: its
+        # plan stays, open calls too, until the volume is unstaged (`let_go`).
         if (one := self._volumes.get(key)) is None or one.lost is not None:
             return
         held: HeldVolume | None = replace(

@@ -115,6 +115,7 @@ class DriverSockets:
     # ---- seen without registering ------------------------------------------------------------------------------------
 
     def found(self, finder: str, socket: Path) -> bool:
+        """Note that a finder leads to a socket. Returns whether that is news: it did not, or had lost it."""
         seat = self.seat(socket)
         if seat.finders.get(finder, 0.0) is None:
             return False
@@ -122,6 +123,8 @@ class DriverSockets:
         return True
 
     def lost(self, finder: str, now: float) -> bool:
+        """Note when a finder lost its sockets. Returns whether it had any."""
+        # None: found, and not lost. A finder that a socket does not have counts as lost.
         seen = [seat for seat in self if seat.finders.get(finder, 0.0) is None]
         for seat in seen:
             seat.finders[finder] = now

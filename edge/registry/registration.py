@@ -107,7 +107,10 @@ def check_name(name: str) -> None:
 
 
 def read_node_info(info: bytes, capabilities: bytes) -> NodeInfo:
-    """Read a driver's answers; the first as Kubernetes will get it. Raises ValueError."""
+    """Read a driver's answers. `info` already has the bridge's segment, if the driver has no topology of its own.
+
+    Raises ValueError: an answer breaks a rule.
+    """
     try:
         said = NodeGetInfoResponse.FromString(info)
         can = NodeGetCapabilitiesResponse.FromString(capabilities)
@@ -122,7 +125,7 @@ def read_node_info(info: bytes, capabilities: bytes) -> NodeInfo:
     _check_topology(topology)
     return NodeInfo(
         said.node_id,
-        max(said.max_volumes_per_node, 0),
+        max(said.max_volumes_per_node, 0),  # CSI allows no negative number: it counts as not told
         topology,
         frozenset(capability.rpc.type for capability in can.capabilities if capability.WhichOneof("type") == "rpc"),
     )
