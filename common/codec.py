@@ -9,12 +9,12 @@ Rules:
   It names the class and the field, never the value.
 * Unknown fields at the end of an item come from a newer peer and are ignored. New fields go to the end and have a
   default.
-* An item of an unknown type becomes an `UnknownFrame`; the caller decides.
+* A session answers an item of an unknown type (`read`). Anywhere else it breaks the rules (`decode`).
 * Fields are ints, strings, bytes, booleans, or tuples of strings.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -38,14 +38,6 @@ _MAX_ITEMS = 256
 _KEPT_BYTES = 65_536  # after a message of more bytes its unpacker is not kept: it would keep as much memory
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownFrame:
-    """A received frame of a type that only a newer peer knows."""
-
-    type: int
-
 
 # Encodes one value. Lone surrogates in strings become question marks.
 pack: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True, autoreset=True, unicode_errors="replace").pack
@@ -114,15 +106,17 @@ class Codec(Generic[T]):
             return data
         return pack((layout.number, *map(_fit, values)))
 
-    def decode(self, data: bytes) -> list[T | UnknownFrame]:
-        """All frames of one message. Raises RemoteProtocolError if the bytes are not whole, well-formed frames."""
-        return [
-            UnknownFrame(number) if found is None else self._by_number[number].frame(*found)
-            for number, found in self.read(data)
-        ]
+    def decode(self, data: bytes) -> list[T]:
+        """All frames of one message. Raises RemoteProtocolError if one is not whole, not well-formed or not known."""
+        frames = []
+        for number, found in self.read(data):
+            if found is None:
+                raise RemoteProtocolError(f"a message of the unknown type {number}")
+            frames.append(self._by_number[number].frame(*found))
+        return frames
 
     def read(self, data: bytes) -> list[tuple[int, tuple[Any, ...] | None]]:
-        """Type number and fields of each frame of one message; no fields if the type is unknown. Raises as `decode`."""
+        """Type number and fields of each frame of one message; no fields if only a newer peer knows the type."""
         try:
             unpacker = _SPARE.pop()
         except IndexError:

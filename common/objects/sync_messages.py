@@ -12,7 +12,7 @@ Rules:
 import re
 from dataclasses import dataclass
 
-from common.codec import Codec, UnknownFrame
+from common.codec import Codec
 from common.errors import RemoteProtocolError
 from common.objects.objects import Object, Ref, Stamp
 
@@ -144,16 +144,7 @@ TYPES: dict[int, type[SyncMessage]] = {
 _CODEC: Codec[SyncMessage] = Codec(TYPES)
 
 encode = _CODEC.encode  # returns the bytes of one sync message
-
-
-def decode(data: bytes) -> list[SyncMessage]:
-    """The sync messages in one message of the stream. Raises RemoteProtocolError if it is not well-formed."""
-    said: list[SyncMessage] = []
-    for item in _CODEC.decode(data):
-        if isinstance(item, UnknownFrame):
-            raise RemoteProtocolError(f"a sync message of the unknown type {item.type}")
-        said.append(item)
-    return said
+decode = _CODEC.decode  # returns the sync messages in one message of the stream, or raises a `RemoteProtocolError`
 
 
 def put(seq: int, item: Object) -> Put:

@@ -13,7 +13,7 @@ import sys
 import threading
 from dataclasses import dataclass
 
-from common.codec import Codec, UnknownFrame
+from common.codec import Codec
 from common.errors import RemoteProtocolError
 
 _LIMIT_S = 60.0  # a slow device starts the process in seconds
@@ -90,7 +90,7 @@ class KeyProcess:
             raise OSError(f"the process that makes keys gave no answer: {error}") from error
         if isinstance(found, Wrong):
             raise ValueError(found.why)  # noqa: TRY004  # what a file or the hub gave is a value
-        assert not isinstance(found, (UnknownFrame, AskForRequest, Check))
+        assert not isinstance(found, (AskForRequest, Check))
         return found
 
     def stop(self) -> None:

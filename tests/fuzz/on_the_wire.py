@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from cloud.kube.http_answer import AnswerReader
 from common import messages
-from common.codec import LARGEST_NUMBER, UnknownFrame
+from common.codec import LARGEST_NUMBER
 from common.errors import BridgeError, MessageTooLarge, Overloaded, RemoteProtocolError, TunnelClosed
 from common.net import enrolment
 from common.objects import sync_messages
@@ -43,8 +43,7 @@ def codec(data: bytes) -> None:
     """Frames: broken bytes are a protocol error, and what is read is written and read again as it was."""
     with contextlib.suppress(RemoteProtocolError):
         for frame in messages.decode(data):
-            if not isinstance(frame, UnknownFrame):
-                assert messages.decode(messages.encode(frame)) == [frame]
+            assert messages.decode(messages.encode(frame)) == [frame]
 
 
 def enrolling(data: bytes) -> None:

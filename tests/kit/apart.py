@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from common.codec import UnknownFrame
 from common.messages import Chunk, End, Frame, Open
 
 
-def apart(frames: Iterable[Frame | UnknownFrame]) -> Iterator[Frame | UnknownFrame]:
+def apart(frames: Iterable[Frame]) -> Iterator[Frame]:
     """Yield the frames, each message of one chunk as a Chunk of its own."""
     for frame in frames:
         if isinstance(frame, Open) and frame.has_first:

@@ -21,7 +21,6 @@ import struct
 from pathlib import Path
 from typing import Self
 
-from common.codec import UnknownFrame
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.reports import GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport, encode_reports
 from common.messages import Chunk, End, Frame, Goodbye, Hello, Kind, Open, Priority, decode, encode
@@ -132,7 +131,7 @@ class Stranger:
         """Send frames of the session in one WebSocket message."""
         self.websocket(b"".join(map(encode, frames)))
 
-    def receive(self) -> list[Frame | UnknownFrame] | Closed:
+    def receive(self) -> list[Frame] | Closed:
         """Return the session's frames in the next WebSocket message, or the WebSocket's close.
 
         Raises:
@@ -145,7 +144,7 @@ class Stranger:
             if opcode == CLOSE:
                 return Closed(struct.unpack("!H", payload[:2])[0], payload[2:].decode())
 
-    def next_frames(self) -> list[Frame | UnknownFrame]:
+    def next_frames(self) -> list[Frame]:
         """Return the session's frames in the next WebSocket message, which must not be a close."""
         found = self.receive()
         assert isinstance(found, list), found
@@ -164,8 +163,8 @@ class Stranger:
             return True
         return bool(select.select([self._socket], [], [], _LOOK_S)[0])
 
-    def all_frames(self) -> list[Frame | UnknownFrame]:
-        found: list[Frame | UnknownFrame] = []
+    def all_frames(self) -> list[Frame]:
+        found: list[Frame] = []
         with contextlib.suppress(HungUp):
             while isinstance(some := self.receive(), list):
                 found += some

@@ -84,7 +84,7 @@ def test_fields_that_we_do_not_know_are_ignored_at_the_end(said: SyncMessage, da
 
 
 def test_a_type_that_we_do_not_know_breaks_the_rules() -> None:
-    with pytest.raises(RemoteProtocolError, match="a sync message of the unknown type 9"):
+    with pytest.raises(RemoteProtocolError, match="a message of the unknown type 9"):
         decode(packed(9, 1))
 
 

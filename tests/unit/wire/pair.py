@@ -6,7 +6,6 @@ The edge dials, so its streams have odd ids; the hub accepts and opens calls, wi
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from common.codec import UnknownFrame
 from common.messages import WIRE_VERSION, Frame, Hello, Kind, decode, encode
 from common.session.limits import Limits
 from common.session.session import SessionState
@@ -188,9 +187,9 @@ def dialled_session(limits: Limits = SMALL, *, now: float = 0.0, **peer: int) ->
     return session
 
 
-def sent_frames(session: RecordedSession) -> list[Frame | UnknownFrame]:
+def sent_frames(session: RecordedSession) -> list[Frame]:
     """Everything that a session has to send, decoded."""
-    found: list[Frame | UnknownFrame] = []
+    found: list[Frame] = []
     while data := session.to_send():
         found += apart(decode(data))
     return found
