@@ -17,7 +17,7 @@ from edge.identity.join import join
 
 
 def run(
-    *, token: str, node: str | None, state_dir: Path, usual_state_dir: Path, proxy: Proxy | None, timeout_s: float
+    token: str, node: str | None, state_dir: Path, *, usual_state_dir: Path, proxy: Proxy | None, timeout_s: float
 ) -> None:
     read, node = _token(token), node or _host_name()
     try:

@@ -115,7 +115,7 @@ def namespaced(pod: str) -> tuple[str, str]:
     return (namespace, name) if slash else ("default", namespace)
 
 
-def run(*, pod: str | None, wait: bool, output: str, timeout_s: float, status: Path) -> int:
+def run(status: Path, pod: str | None, *, wait: bool, timeout_s: float, as_json: bool) -> int:
     """Print the volumes. The exit code is 1 if a volume is not published at the end of --wait."""
     wanted = namespaced(pod) if pod is not None else None
 
@@ -123,7 +123,7 @@ def run(*, pod: str | None, wait: bool, output: str, timeout_s: float, status: P
         return select(ask(status, timeout_s=min(_ANSWER_S, timeout_s)), wanted)
 
     state, still = _wait(look, wanted, timeout_s) if wait else (look(), [])
-    answer(show(state), state, as_json=output == "json")
+    answer(show(state), state, as_json=as_json)
     for line in still:
         say(f"csi-bridge: not within {timeout_s:g} s: {printable(line)}", err=True)
     return 1 if still else 0

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from typing import Any
+from pathlib import Path
 
 import click
 
@@ -13,6 +13,8 @@ from cli.options import Text, duration_type, of_command, option
 from cli.process_options import NODE, SOCKET, TEXT
 from cloud.hub_settings import HubSettings
 from cloud.proxy.driver_settings import DriverSettings
+from common.net.endpoint import Endpoint
+from common.net.proxy import Proxy
 from common.observe.version import VERSION
 from common.operator_orders import Allow, CreateToken, Deny, Fence, Forget, RevokeToken, Trust, Unfence
 from common.parsers import driver_name, words
@@ -91,7 +93,7 @@ def edge_run(settings: AgentFlags) -> None:
     ),
 )
 @click.argument("token")
-def edge_join(**question: Any) -> None:
+def edge_join(token: str, node: str | None, state_dir: Path, proxy: Proxy | None, timeout_s: float) -> None:
     """Join this node to a hub.
 
     TOKEN is the line that `token create` prints on the hub's host; @FILE reads it from a file, and - from standard
@@ -101,7 +103,8 @@ def edge_join(**question: Any) -> None:
     """
     from cli import edge_join as joining
 
-    joining.run(usual_state_dir=process_options.EDGE_OPTIONS.default("state_dir"), **question)
+    usual = process_options.EDGE_OPTIONS.default("state_dir")
+    joining.run(token, node, state_dir, usual_state_dir=usual, proxy=proxy, timeout_s=timeout_s)
 
 
 @edge.command(
@@ -123,7 +126,7 @@ def edge_join(**question: Any) -> None:
         ),
     ),
 )
-def edge_volumes(**question: Any) -> None:
+def edge_volumes(pod: str | None, output: str, timeout_s: float, status: Path, *, wait: bool) -> None:
     """Show the volumes of this node's pods.
 
     Each has its path and state. With --wait the command ends when the volumes are published. Exit code 1: the agent
@@ -131,7 +134,7 @@ def edge_volumes(**question: Any) -> None:
     """
     from cli import edge_volumes as of_node
 
-    sys.exit(of_node.run(**question))
+    sys.exit(of_node.run(status, pod, wait=wait, timeout_s=timeout_s, as_json=output == "json"))
 
 
 @cli.command(
@@ -198,7 +201,15 @@ def status(settings: OperatorSettings, output: str) -> None:
         option("--timeout=10s", type=duration_type("100ms", "10m"), help="Time limit for each check."),
     )
 )
-def doctor(**question: Any) -> None:
+def doctor(
+    *,
+    hub: Endpoint | None,
+    endpoint: tuple[Path, ...],
+    status: Path | None,
+    kubeconfig: str | None,
+    output: str,
+    timeout_s: float,
+) -> None:
     """Check this host for faults, and suggest remedies.
 
     It looks at the hub, the proxy drivers and the edge agent that it finds by their usual sockets, or by those given.
@@ -206,7 +217,7 @@ def doctor(**question: Any) -> None:
     """
     from cli.doctor import command
 
-    sys.exit(command.run(**question))
+    sys.exit(command.run(hub, endpoint, status, kubeconfig, timeout_s=timeout_s, as_json=output == "json"))
 
 
 @cli.command(settings=asking("NODES", OUTPUT))

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from cli.doctor import agent, cluster, permissions, proxy
 from cli.doctor import hub as of_hub
@@ -28,7 +27,7 @@ _NOTHING = wrong(
 
 
 async def examine(
-    *, hub: Endpoint | None, endpoint: tuple[Path, ...], status: Path | None, kubeconfig: str | None, limit_s: float
+    hub: Endpoint | None, endpoint: tuple[Path, ...], status: Path | None, kubeconfig: str | None, *, limit_s: float
 ) -> Report:
     found: dict[str, list[Result]] = {}
     state = None
@@ -71,7 +70,7 @@ def show(report: Report) -> Iterator[str]:
     yield ", ".join(f"{counts[level]} {level}" for level in (Level.WRONG, Level.WARNING, Level.OK))
 
 
-def as_json(report: Report) -> dict[str, object]:
+def in_json(report: Report) -> dict[str, object]:
     findings = [
         {"at": at, "check": name, "level": finding.level, "what": finding.what, "do": finding.do}
         for at, results in report.items()
@@ -81,9 +80,17 @@ def as_json(report: Report) -> dict[str, object]:
     return {"findings": findings, **{level: counts[level] for level in Level}}
 
 
-def run(*, output: str, timeout_s: float, **where: Any) -> int:
-    report = asyncio.run(examine(**where, limit_s=timeout_s))
-    answer(show(report), as_json(report), as_json=output == "json")
+def run(
+    hub: Endpoint | None,
+    endpoint: tuple[Path, ...],
+    status: Path | None,
+    kubeconfig: str | None,
+    *,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    report = asyncio.run(examine(hub, endpoint, status, kubeconfig, limit_s=timeout_s))
+    answer(show(report), in_json(report), as_json=as_json)
     return 1 if _counts(report)[Level.WRONG] else 0
 
 

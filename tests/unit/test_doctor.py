@@ -17,7 +17,7 @@ from cli.doctor.agent import check_link, check_volumes
 from cli.doctor.certificates import check_certificate
 from cli.doctor.cluster import POLICIES, check_classes
 from cli.doctor.cluster import check as check_cluster
-from cli.doctor.command import as_json, show
+from cli.doctor.command import in_json, show
 from cli.doctor.disk import check_directory, check_room, check_state
 from cli.doctor.finding import Finding, Level, attempt, ok, warning, wrong
 from cli.doctor.hub import checks_of as hub_checks
@@ -101,13 +101,12 @@ def test_where_nothing_runs_the_doctor_says_where_it_looked(
 ) -> None:
     """This machine may run a hub or an agent, or keep the directory of one's socket closed."""
     monkeypatch.setattr(command, "_there", lambda _usual: [])
-    nothing: Any = {"hub": None, "endpoint": (), "status": None, "kubeconfig": None, "output": "text", "timeout_s": 1.0}
-    assert command.run(**nothing) == 1
+    assert command.run(None, (), None, None, timeout_s=1.0, as_json=False) == 1
     assert "nothing of CSI Bridge was found here (/var/lib/kubeedge/kubeedge.sock, " in capsys.readouterr().out
 
 
 def test_a_report_for_programs_is_flat() -> None:
-    told = json.loads(encode(as_json(REPORT)))
+    told = json.loads(encode(in_json(REPORT)))
     assert (told["ok"], told["warning"], told["wrong"]) == (1, 1, 1)
     assert told["findings"][2] == {
         "at": "edge agent at /e", "check": "link", "level": "wrong", "what": "none", "do": "mend it",
