@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from common.errors import DialError, HandshakeRefused  # noqa: E402
 from common.links.dial import dial  # noqa: E402
-from common.links.uplink import Uplink  # noqa: E402
+from common.links.uplink import Dialling, Uplink  # noqa: E402
 from common.net.endpoint import Endpoint, hub_endpoint  # noqa: E402  # a script outside the package
 from common.net.tls import TlsFiles, TlsIdentity  # noqa: E402
 from common.observe.version import introduce  # noqa: E402
@@ -101,7 +101,7 @@ async def keep_all(hub: Endpoint, count: int, idle: Idle) -> list[asyncio.Task[N
     tasks = []
     for number in range(count):
         hello = introduce("edge", f"e{number}", instance=secrets.token_hex(8), boot=1)
-        uplink = Uplink([hub], lambda hello=hello: hello, idle, limits=limits)
+        uplink = Uplink([hub], idle, Dialling(hello=lambda hello=hello: hello, limits=limits))
         tasks.append(asyncio.create_task(uplink.run()))
     return tasks
 

@@ -33,7 +33,7 @@ import uvloop
 
 from common.csi.reports import encode_reports
 from common.links.standing import Standing
-from common.links.uplink import Uplink
+from common.links.uplink import Dialling, Uplink
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -208,7 +208,8 @@ class _Edges:
         for number in range(first, first + count):
             hello = introduce("edge", f"e{number}", instance=secrets.token_hex(8), boot=1)
             edge = ServingEdge(f"e{number}", self._tally)
-            uplink = Uplink(self._hubs, partial(_same, hello), edge, limits=self._limits, dial=self._tally.dial)
+            dialling = Dialling(hello=partial(_same, hello), limits=self._limits, dial=self._tally.dial)
+            uplink = Uplink(self._hubs, edge, dialling)
             self._edges.append(edge)
             self._tasks.append(asyncio.create_task(uplink.run()))
             await asyncio.sleep(1 / STARTS_PER_S)

@@ -35,7 +35,7 @@ from bench.cluster_objects import DRIVER, MARK, node_name  # noqa: E402  # a scr
 from common.csi.csi_pb2 import GetPluginInfoResponse, NodeGetInfoResponse  # noqa: E402
 from common.csi.reports import ESSENTIAL_METHODS, GET_PLUGIN_INFO, NODE_GET_INFO, Answer, DriverReport, encode_reports  # noqa: E402
 from common.links.standing import Standing  # noqa: E402
-from common.links.uplink import Uplink  # noqa: E402
+from common.links.uplink import Dialling, Uplink  # noqa: E402
 from common.messages import Kind, Priority  # noqa: E402
 from common.net.endpoint import Endpoint, hub_endpoint  # noqa: E402
 from common.objects.objects import Object, Ref, Stamp, encode_body  # noqa: E402
@@ -256,7 +256,8 @@ class _Edges:
     def _uplink(self, node: str) -> Uplink:
         hello = introduce("edge", node, instance=secrets.token_hex(8), boot=1)
         edge = ToldEdge(node, self._tally, tells=self._tells)
-        return Uplink([self._hub], lambda: hello, edge, limits=Limits(hello_timeout_s=20, keepalive_s=60))
+        limits = Limits(hello_timeout_s=20, keepalive_s=60)
+        return Uplink([self._hub], edge, Dialling(hello=lambda: hello, limits=limits))
 
 
 async def main() -> None:

@@ -33,7 +33,7 @@ from common.links.backoff import Backoff
 from common.links.dial import dial as dial_hub
 from common.links.rotation import follow
 from common.links.standing import REOPEN, Standing
-from common.links.uplink import Dial, Uplink
+from common.links.uplink import Dial, Dialling, Uplink
 from common.messages import Kind
 from common.net.certificate_ends import CertificateEnds
 from common.net.sockets import UnixListener, listen_unix
@@ -213,12 +213,14 @@ async def serve_sidecars(
     hello = introduce("driver", settings.drivername, instance=secrets.token_hex(8), placement=settings.placement)
     uplink = proxy.uplink = Uplink(
         settings.hub_endpoint,
-        lambda: hello,
         proxy,
-        limits=settings.limits(),
-        tls=settings.tls(server=False),
-        dial=dial or partial(dial_hub, proxy=settings.proxy),
-        on_redial=metrics.redials.inc,
+        Dialling(
+            hello=lambda: hello,
+            limits=settings.limits(),
+            tls=settings.tls(server=False),
+            dial=dial or partial(dial_hub, proxy=settings.proxy),
+            on_failed=metrics.redials.inc,
+        ),
         leave=lambda former: former.drain("the proxy driver has a newer link"),
     )
     sock = settings.listen_unix("endpoint", mode=settings.endpoint_mode)

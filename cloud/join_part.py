@@ -26,7 +26,7 @@ from cloud.trust.join_rate import JoinRate
 from cloud.trust.signer import Signer
 from cloud.trust.trust_store import Token
 from common.errors import SettingsError, order_refused
-from common.links.listener import Listener, listen_tcp
+from common.links.listener import ConnectionLimits, Listener, listen_tcp
 from common.messages import Kind
 from common.net.endpoint import Endpoint, is_loopback
 from common.net.enrolment import Issued, JoinToken, format_token
@@ -35,6 +35,7 @@ from common.observe.version import introduce
 from common.operator_orders import CreateToken, Done, NewToken, RevokeToken
 from common.pages.json_form import time_of
 from common.parsers import HostPort
+from common.session.link import Side
 from common.store.database_writer import WriteFailed
 
 log = logging.getLogger("csi_bridge.hub.enrolment")
@@ -95,16 +96,14 @@ class JoinPart:
         tls = TlsIdentity(self._files, server=True, asks=False)
         clock = asyncio.get_running_loop().time
         rate = JoinRate(clock())
-        return Listener(
-            listen_tcp(self._settings.join_listen, flag="--join-listen"),
-            introduce("hub", self._settings.name, instance="hub"),
-            self._links,
-            limits=LIMITS,
-            tls=tls.context,
-            max_connections=MOST + 1,  # the newest is in when `JoinLinks` ends another
-            max_handshakes=MOST_HANDSHAKES,
+        most = ConnectionLimits(
+            admitted=MOST + 1,  # the newest is in when `JoinLinks` ends another
+            handshakes=MOST_HANDSHAKES,
             admits=lambda address: rate.admits(address, clock()),
         )
+        side = Side(introduce("hub", self._settings.name, instance="hub"), self._links, LIMITS)
+        sock = listen_tcp(self._settings.join_listen, flag="--join-listen")
+        return Listener(sock, side, tls=tls.context, most=most)
 
     # ---- orders ------------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from common.net.settings import ProcessSettings
 from common.observe.metrics import Metrics
 from common.observe.tasks import Tasks
 from common.session.limits import Limits
-from common.session.link import Link, LinkHandler
+from common.session.link import Link, LinkHandler, Side
 
 
 @asynccontextmanager
@@ -45,7 +45,7 @@ async def serving(settings: HubSettings, standby: Standby, tasks: Tasks) -> Asyn
     Their links are made when the hub's listeners are open.
     """
     peer = Peer(f"this process, pid {os.getpid()} uid {os.geteuid()}", local=True, uid=os.geteuid())
-    port = LocalPort(standby.hello, standby, limits=settings.limits(), peer=peer)
+    port = LocalPort(Side(standby.hello, standby, settings.limits()), peer=peer)
 
     async def dial(endpoint: Endpoint, hello: Hello, handler: LinkHandler, *, limits: Limits, **how: Any) -> Link:
         if endpoint.path == settings.uds:

@@ -23,7 +23,7 @@ from cloud.hub_settings import HubSettings
 from cloud.trust.admission import admit
 from cloud.uds_hub import Hub, turn_away, unadmitted_extra
 from common.errors import CallError, HandshakeRefused, RemoteProtocolError, seconds_of
-from common.links.listener import Listener, listen_tcp
+from common.links.listener import ConnectionLimits, Listener, listen_tcp
 from common.messages import Open, Reason
 from common.net.certificate_ends import CertificateEnds
 from common.net.settings import INSECURE, as_texts
@@ -33,7 +33,7 @@ from common.observe.version import SOFTWARE, introduce
 from common.pages.hub import HubStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
-from common.session.link import Link, LinkHandler, Stream
+from common.session.link import Link, LinkHandler, Side, Stream
 from common.session.receiver import Receiver
 from common.status import Origin
 
@@ -82,34 +82,27 @@ class Standby(LinkHandler):
         """Open the listeners, unless they are open. Raises SettingsError if one cannot be."""
         if self._listeners:
             return
-        settings, limits = self._settings, self._settings.limits()
+        settings, side = self._settings, Side(self.hello, self, self._settings.limits())
         opened = []
         try:
             if settings.listen is not None:
                 opened.append(
                     Listener(
                         listen_tcp(settings.listen, flag="--listen"),
-                        self.hello,
-                        self,
-                        limits=limits,
+                        side,
                         tls=self._tls.context if self._tls is not None else None,
-                        max_connections=settings.max_connections,
-                        max_handshakes=settings.max_handshakes,
-                        on_failed=self.failed,
+                        most=ConnectionLimits(admitted=settings.max_connections, handshakes=settings.max_handshakes),
                     )
                 )
             # Last, because it makes a file, and an earlier failure must leave none.
             mode = 0o600 if settings.uds_group is None else 0o660
+            uids = frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None
             opened.append(
                 Listener(
                     settings.listen_unix("uds", mode=mode, gid=settings.uds_gid()),
-                    self.hello,
-                    self,
-                    limits=limits,
-                    allow_uids=frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None,
-                    max_handshakes=settings.max_handshakes,
+                    side,
+                    most=ConnectionLimits(handshakes=settings.max_handshakes, uids=uids),
                     pages=self._pages,
-                    on_failed=self.failed,
                 )
             )
             for listener in opened:

@@ -27,7 +27,7 @@ from common.errors import CallError, not_carried
 from common.links.dial import dial
 from common.links.rotation import follow
 from common.links.standing import Standing
-from common.links.uplink import HubAddress, Uplink
+from common.links.uplink import Dialling, HubAddress, Uplink
 from common.messages import Kind, Open
 from common.net.certificate_ends import CertificateEnds
 from common.net.settings import as_texts
@@ -327,13 +327,15 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     renewal = _renewal(settings, opened) if settings.is_joined else None
     uplink = Uplink(
         settings.hub,
-        lambda: replace(hello, mark=mark.text),
         agent,
-        limits=settings.limits(),
-        tls=settings.tls(server=False),
-        dial=partial(dial, proxy=settings.proxy),
-        on_redial=metrics.redials.inc,
-        before_dial=renewal.before_dial if renewal is not None else None,
+        Dialling(
+            hello=lambda: replace(hello, mark=mark.text),
+            limits=settings.limits(),
+            tls=settings.tls(server=False),
+            dial=partial(dial, proxy=settings.proxy),
+            before=renewal.before_dial if renewal is not None else None,
+            on_failed=metrics.redials.inc,
+        ),
         epoch=mark.epoch,
     )
     ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics, renews=settings.is_joined)

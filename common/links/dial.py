@@ -10,7 +10,7 @@ from common.net.endpoint import Endpoint
 from common.net.proxy import Proxy, through
 from common.net.tcp import RawTcp, connect, in_words, queue_little
 from common.session.limits import Limits
-from common.session.link import Link, LinkHandler
+from common.session.link import Link, LinkHandler, Side
 
 
 async def dial(
@@ -28,13 +28,9 @@ async def dial(
         DialError: nobody answers there, the proxy refuses, or the peer is no hub.
         HandshakeRefused: the hub refused our hello.
     """
-
-    def make_link(websocket: WebSocket) -> Link:
-        return Link(hello, handler, dialler=True, limits=limits, writer=websocket, peer_identity=websocket.peer())
-
     try:
         async with asyncio.timeout(limits.hello_timeout_s):
-            websocket = WebSocket(limits, make_link, to=endpoint)
+            websocket = WebSocket(Side(hello, handler, limits), to=endpoint)
             try:
                 await _connect(endpoint, websocket, limits, tls, proxy)
                 link = await websocket.opened()

@@ -17,18 +17,18 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from common.errors import HandshakeRefused, SettingsError
 from common.links.handshakes import Handshakes, group_of
-from common.links.transport import WebSocket
-from common.messages import Hello, Reason
+from common.links.transport import WebSocket, WebSocketOwner
+from common.messages import Reason
 from common.net.tcp import LINGER_S, RawTcp, in_words, queue_little, tune
 from common.observe.logs import of_peer
 from common.pages.server import Pages
 from common.parsers import HostPort
-from common.session.limits import Limits
-from common.session.link import Link, LinkHandler
+from common.session.link import Link, Side
 from common.session.session import SessionState
 
 log = logging.getLogger("csi_bridge.listener")
@@ -48,23 +48,141 @@ _TRIM_AFTER: Final = 256  # handshakes at one time, after whose end memory is gi
 
 _TRIM_DELAY_S: Final = 1.0  # When it does so. It takes up to 0.1 s after thousands of handshakes.
 
-# Called with address, reason and a sentence if a connection ends before its hello, unless the client just left.
-OnFailed = Callable[[str, Reason, str], None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """The connections that a listener takes."""
+
+    admitted: int = 16_000  # admitted links. A certificate's name may have `MOST_LINKS_OF_ONE` of them
+    handshakes: int = MOST_HANDSHAKES  # connections whose peers are not admitted yet; more end others, or are ended
+    uids: frozenset[int] | None = None  # the users that may connect to a UNIX socket; None: all that the file mode lets
+    # Whether a connection of an address (`common.links.handshakes.group_of`) may begin TLS now.
+    admits: Callable[[str], bool] = lambda _group: True
 
 
-class _Accepted:
-    """A connection: `raw` before TLS, a `task` for TLS's handshake, then a `websocket`. A link has an `identity`."""
+class Listener:
+    """A listening socket (UNIX, plain TCP, or TCP with TLS) that makes a link of every connection.
 
-    __slots__ = ("address", "began", "group", "identity", "raw", "task", "timer", "websocket")
+    It asks for the TLS context at each connection, so a certificate renewed on disk counts from the next one on.
 
-    def __init__(self, began: float) -> None:
+    Attributes:
+        pages: the answers to plain HTTP requests; None: they get an error.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        side: Side,
+        *,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        most: ConnectionLimits = ConnectionLimits(),  # it never changes
+        pages: Pages | None = None,
+    ) -> None:
+        """A listener on a bound, listening socket, which it owns and closes.
+
+        `side` has the answer to each hello, and the handler, which decides on hellos and serves the streams. `tls`
+        returns the current server context.
+        """
+        self.sock, self.side, self.tls, self.most, self.pages = sock, side, tls, most, pages
+        self.arriving: Handshakes[_Accepted] = Handshakes(most.handshakes, share_s=_SHARE * side.limits.hello_timeout_s)
+        self.connected: set[_Accepted] = set()  # those with a WebSocket
+        self.admitted = 0  # the number of admitted links
+        self.links_of: Counter[str] = Counter()  # the same by identity
+        self._server: asyncio.Server | None = None
+        self._may_trim = False
+        self._answers: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        """For people and tests: a path, or `host:port`."""
+        name = self.sock.getsockname()
+        return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        tune(self.sock, self.side.limits)
+        if self.sock.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(self._accept, sock=self.sock, backlog=_BACKLOG)
+        else:
+            self._server = await loop.create_server(self._accept, sock=self.sock, backlog=_BACKLOG)
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """Close the socket and every connection. A connection that has sent its goodbye gets `LINGER_S` to end."""
+        self.stop_accepting()
+        without_websocket = [it for it in self.arriving if it.websocket is None]
+        tasks = [*self._answers, *(it.task for it in without_websocket if it.task is not None)]
+        for connection in without_websocket:
+            connection.cut("the listener was closed")
+        for task in self._answers:
+            task.cancel()
+        if any(it.websocket is not None and it.websocket.lingers for it in self.connected):
+            await asyncio.sleep(LINGER_S)
+        for connection in list(self.connected):
+            connection.cut("the listener was closed")
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.sock.close()
+
+    # ---- for its connections -----------------------------------------------------------------------------------------
+
+    def enter(self, connection: "_Accepted") -> None:
+        # Count a new connection. If there are too many, end one (`common.links.handshakes`).
+        surplus = self.arriving.add(connection, connection.group, connection.began)
+        self._may_trim = self._may_trim or len(self.arriving) >= _TRIM_AFTER
+        if surplus is not None:
+            why = f"{self.arriving.most} connections without a hello is the limit (--max-handshakes)"
+            log.warning("a connection from %s was closed: %s", surplus.address, why, extra=of_peer(surplus.group))
+            self.side.handler.failed(surplus.address, Reason.FULL, why)
+            surplus.cut(why)
+
+    def leave(self, connection: "_Accepted") -> None:
+        self.arriving.remove(connection)
+        if self._may_trim and len(self.arriving) < _TRIM_AFTER // 8:
+            self._may_trim = False
+            asyncio.get_running_loop().call_later(_TRIM_DELAY_S, _give_memory_back)
+
+    def no_room_for(self, identity: str) -> str:
+        # why there is no room for one more link; empty if there is
+        if self.admitted >= self.most.admitted:
+            return f"{self.most.admitted} connections is the limit (--max-connections)"
+        if identity and self.links_of[identity] >= MOST_LINKS_OF_ONE:
+            return f"{MOST_LINKS_OF_ONE} connections with the certificate of one name is the limit"
+        return ""
+
+    def answer(self, path: str, writer: asyncio.StreamWriter) -> None:
+        assert self.pages is not None
+        task = asyncio.get_running_loop().create_task(self.pages.answer(path, writer), name=f"page {path}")
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    def _accept(self) -> asyncio.Protocol:
+        return _Accepted(self).begin()
+
+
+class _Accepted(WebSocketOwner):
+    # A connection: `raw` before TLS, a `task` for TLS's handshake, then a `websocket`. A link has an `identity`.
+
+    __slots__ = ("address", "began", "group", "identity", "listener", "raw", "task", "timer", "websocket")
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
         self.address = self.group = ""
-        self.began = began
+        self.began = asyncio.get_running_loop().time()
         self.raw: RawTcp | None = None
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.websocket: WebSocket | None = None
         self.identity: str | None = None  # the name in its certificate; empty without one
+
+    def begin(self) -> asyncio.Protocol:
+        if self.listener.tls is None:
+            return self._make_websocket()
+        # It is lost before TLS if it is a health check, or a client that is too slow.
+        self.raw = RawTcp(self._connected, on_flight=self._start_tls, on_lost=lambda _raw: self._leave())
+        return self.raw
 
     def cut(self, why: str) -> None:
         if self.websocket is not None:
@@ -75,263 +193,121 @@ class _Accepted:
         if self.raw is not None:
             self.raw.transport.abort()  # a task that is cancelled before its first step leaves it open
 
+    def _make_websocket(self) -> WebSocket:
+        return WebSocket(self.listener.side, self, began=self.began)
 
-class Listener:
-    """A listening socket (UNIX, plain TCP, or TCP with TLS) that makes a link of every connection.
-
-    It asks for the TLS context at each connection, so a certificate renewed on disk counts from the next one on.
-    """
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        hello: Hello,
-        handler: LinkHandler,
-        *,
-        limits: Limits,
-        tls: Callable[[], ssl.SSLContext] | None = None,
-        allow_uids: frozenset[int] | None = None,
-        max_connections: int = 16_000,
-        max_handshakes: int = MOST_HANDSHAKES,
-        pages: Pages | None = None,
-        on_failed: OnFailed = lambda _address, _reason, _why: None,
-        admits: Callable[[str], bool] = lambda _group: True,
-    ) -> None:
-        """A listener on a bound, listening socket, which it owns and closes.
-
-        Args:
-            sock: TCP or UNIX.
-            hello: the answer to each hello.
-            handler: decides on each hello and serves the streams.
-            limits: of each session.
-            tls: returns the current server context; None for no TLS.
-            allow_uids: the users that may connect to a UNIX socket; None for all users that the file mode allows.
-            max_connections: of admitted links. A certificate's name may have `MOST_LINKS_OF_ONE` of them.
-            max_handshakes: of connections whose peers are not admitted yet; more end others, or are ended.
-            pages: the answers to plain HTTP requests; None: they get an error.
-            on_failed: hears of connections that ended before a hello.
-            admits: whether a connection of an address (`common.links.handshakes.group_of`) may begin TLS now.
-        """
-        self._sock = sock
-        self._hello = hello
-        self._handler = handler
-        self._limits = limits
-        self._tls = tls
-        self._allow_uids = allow_uids
-        self._max_connections = max_connections
-        self.pages = pages
-        self._on_failed = on_failed
-        self._admits = admits
-        self._server: asyncio.Server | None = None
-        self._arriving: Handshakes[_Accepted] = Handshakes(max_handshakes, share_s=_SHARE * limits.hello_timeout_s)
-        self._may_trim = False
-        self._websockets: dict[WebSocket, _Accepted] = {}
-        self._admitted = 0  # the number of admitted links
-        self._links_of: Counter[str] = Counter()  # the same by identity
-        self._answers: set[asyncio.Task[None]] = set()
-        self._on_hello = self._decide  # one bound method for all links
-
-    @property
-    def address(self) -> str:
-        """For people and tests: a path, or `host:port`."""
-        name = self._sock.getsockname()
-        return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
-
-    async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        tune(self._sock, self._limits)
-        factory = self._make_plain if self._tls is None else self._make_raw
-        if self._sock.family == socket.AF_UNIX:
-            self._server = await loop.create_unix_server(factory, sock=self._sock, backlog=_BACKLOG)
-        else:
-            self._server = await loop.create_server(factory, sock=self._sock, backlog=_BACKLOG)
-
-    def stop_accepting(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
-    async def close(self) -> None:
-        """Close the socket and every connection. A connection that has sent its goodbye gets `LINGER_S` to end."""
-        self.stop_accepting()
-        without_websocket = [it for it in self._arriving if it.websocket is None]
-        tasks = [*self._answers, *(it.task for it in without_websocket if it.task is not None)]
-        for connection in without_websocket:
-            connection.cut("the listener was closed")
-        for task in self._answers:
-            task.cancel()
-        if any(websocket.lingers for websocket in self._websockets):
-            await asyncio.sleep(LINGER_S)
-        for websocket in list(self._websockets):
-            websocket.abort("the listener was closed")
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._sock.close()
-
-    # ---- a connection on its way to a link ---------------------------------------------------------------------------
-
-    def _make_plain(self) -> WebSocket:
-        return self._make_websocket(_Accepted(asyncio.get_running_loop().time()))
-
-    def _make_raw(self) -> RawTcp:
-        connection = _Accepted(asyncio.get_running_loop().time())
-        connection.raw = RawTcp(
-            lambda raw: self._connected(connection, raw),
-            on_flight=lambda raw: self._start_tls(connection, raw),
-            on_lost=lambda _raw: self._leave(connection),  # a health check, or a client that was too slow
-        )
-        return connection.raw
-
-    def _make_websocket(self, connection: _Accepted) -> WebSocket:
-        return WebSocket(
-            self._limits,
-            self._make_link,
-            on_made=lambda websocket: self._made(connection, websocket),
-            on_end=self._ended,
-            on_plain=self._answer if self.pages is not None else None,
-            on_failed=self._no_session,
-            began=connection.began,
-        )
-
-    def _connected(self, connection: _Accepted, raw: RawTcp) -> None:
-        """A TCP connection came in, on which the client may begin TLS."""
-        host, port, *_ = raw.transport.get_extra_info("peername") or ("?", 0)
-        connection.address, connection.group = f"{host}:{port}", group_of(host)
-        loop = asyncio.get_running_loop()
-        connection.timer = loop.call_later(self._limits.hello_timeout_s, self._no_client_hello, connection, raw)
-        self._enter(connection)
-
-    def _made(self, connection: _Accepted, websocket: WebSocket) -> None:
-        """A connection can carry a WebSocket: at once without TLS, else after TLS's handshake."""
-        connection.websocket = websocket
-        self._websockets[websocket] = connection
-        if connection.raw is not None:
-            return
-        peer = websocket.peer()
-        connection.address = peer.address
-        connection.group = f"uid {peer.uid}" if peer.local else group_of(peer.host)
-        self._enter(connection)
-        if peer.uid is not None and self._allow_uids is not None and peer.uid not in self._allow_uids:
-            websocket.turn_away(f"uid {peer.uid} is not on --uds-allow-uid")
-
-    def _enter(self, connection: _Accepted) -> None:
-        """Count a new connection. If there are too many, end one (see `common.links.handshakes`)."""
-        surplus = self._arriving.add(connection, connection.group, connection.began)
-        self._may_trim = self._may_trim or len(self._arriving) >= _TRIM_AFTER
-        if surplus is not None:
-            why = f"{self._arriving.most} connections without a hello is the limit (--max-handshakes)"
-            log.warning("a connection from %s was closed: %s", surplus.address, why, extra=of_peer(surplus.group))
-            self._on_failed(surplus.address, Reason.FULL, why)
-            surplus.cut(why)
-
-    def _leave(self, connection: _Accepted) -> None:
-        self._arriving.remove(connection)
-        if connection.timer is not None:
-            connection.timer.cancel()
-        connection.raw = connection.task = connection.timer = None
-        if self._may_trim and len(self._arriving) < _TRIM_AFTER // 8:
-            self._may_trim = False
-            asyncio.get_running_loop().call_later(_TRIM_DELAY_S, _give_memory_back)
+    def _leave(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.raw = self.task = self.timer = None
+        self.listener.leave(self)
 
     # ---- TLS ---------------------------------------------------------------------------------------------------------
 
-    def _no_client_hello(self, connection: _Accepted, raw: RawTcp) -> None:
-        self._tls_failed(connection, f"no ClientHello within {self._limits.hello_timeout_s:g} s", Reason.HELLO_TIMEOUT)
+    def _connected(self, raw: RawTcp) -> None:
+        host, port, *_ = raw.transport.get_extra_info("peername") or ("?", 0)
+        self.address, self.group = f"{host}:{port}", group_of(host)
+        limit_s = self.listener.side.limits.hello_timeout_s
+        self.timer = asyncio.get_running_loop().call_later(limit_s, self._no_client_hello, raw)
+        self.listener.enter(self)
+
+    def _no_client_hello(self, raw: RawTcp) -> None:
+        limit_s = self.listener.side.limits.hello_timeout_s
+        self._tls_failed(f"no ClientHello within {limit_s:g} s", Reason.HELLO_TIMEOUT)
         raw.transport.abort()
 
-    def _start_tls(self, connection: _Accepted, raw: RawTcp) -> None:
-        if not self._admits(connection.group):
+    def _start_tls(self, raw: RawTcp) -> None:
+        if not self.listener.most.admits(self.group):
             raw.transport.abort()
             return
-        if connection.timer is not None:
-            connection.timer.cancel()
-        connection.task = asyncio.get_running_loop().create_task(self._handshake(connection, raw), name="TLS handshake")
+        if self.timer is not None:
+            self.timer.cancel()
+        self.task = asyncio.get_running_loop().create_task(self._handshake(raw), name="TLS handshake")
 
-    async def _handshake(self, connection: _Accepted, raw: RawTcp) -> None:
-        assert self._tls is not None
+    async def _handshake(self, raw: RawTcp) -> None:
+        assert self.listener.tls is not None
         queue_little(raw.transport)
-        left_s = connection.began + self._limits.hello_timeout_s - asyncio.get_running_loop().time()
-        websocket = self._make_websocket(connection)
+        left_s = self.began + self.listener.side.limits.hello_timeout_s - asyncio.get_running_loop().time()
+        websocket = self._make_websocket()
         try:
-            secure = await raw.secure(websocket, self._tls(), server_side=True, ssl_handshake_timeout=max(0.01, left_s))
+            context = self.listener.tls()
+            secure = await raw.secure(websocket, context, server_side=True, ssl_handshake_timeout=max(0.01, left_s))
         except OSError as error:  # SSLError and a lost connection are both OSErrors
-            self._leave(connection)
+            self._leave()
             if isinstance(error, ConnectionResetError):  # a client that connects and leaves is a health check
-                log.debug("the TLS handshake with %s failed: %s", connection.address, in_words(error))
+                log.debug("the TLS handshake with %s failed: %s", self.address, in_words(error))
             else:
                 too_slow = isinstance(error, ConnectionAbortedError)
-                self._tls_failed(connection, in_words(error), Reason.HELLO_TIMEOUT if too_slow else Reason.CERTIFICATE)
+                self._tls_failed(in_words(error), Reason.HELLO_TIMEOUT if too_slow else Reason.CERTIFICATE)
         except asyncio.CancelledError:
-            self._leave(connection)
+            self._leave()
             raise
         else:
             websocket.connection_made(secure)
-            if connection.websocket is None:  # the connection had ended before
-                self._leave(connection)
+            if self.websocket is None:  # the connection had ended before
+                self._leave()
 
-    def _tls_failed(self, connection: _Accepted, why: str, reason: Reason) -> None:
-        log.warning("the TLS handshake with %s failed: %s", connection.address, why, extra=of_peer(connection.group))
-        self._on_failed(connection.address, reason, f"the TLS handshake failed: {why}")
+    def _tls_failed(self, why: str, reason: Reason) -> None:
+        log.warning("the TLS handshake with %s failed: %s", self.address, why, extra=of_peer(self.group))
+        self.listener.side.handler.failed(self.address, reason, f"the TLS handshake failed: {why}")
 
     # ---- WebSocket and hello -----------------------------------------------------------------------------------------
 
-    def _make_link(self, websocket: WebSocket) -> Link:
-        return Link(
-            self._hello,
-            self._handler,
-            dialler=False,
-            limits=self._limits,
-            writer=websocket,
-            began=websocket.began,
-            peer_identity=websocket.peer(),
-            on_hello=self._on_hello,
-        )
+    @property
+    def has_pages(self) -> bool:  # type: ignore[override]  # the listener's may come later
+        return self.listener.pages is not None
 
-    def _decide(self, link: Link) -> None:
-        """Let the handler decide on a peer whose hello has come. Refuse it if there are too many links."""
-        assert isinstance(link.writer, WebSocket)
-        websocket = link.writer
-        connection = self._websockets[websocket]
-        peer = link.peer_identity
+    def made(self, websocket: WebSocket) -> None:
+        self.websocket = websocket
+        self.listener.connected.add(self)
+        if self.raw is not None:  # counted since before TLS
+            return
+        peer = websocket.peer()
+        self.address = peer.address
+        self.group = f"uid {peer.uid}" if peer.local else group_of(peer.host)
+        self.listener.enter(self)
+        uids = self.listener.most.uids
+        if peer.uid is not None and uids is not None and peer.uid not in uids:
+            websocket.turn_away(f"uid {peer.uid} is not on --uds-allow-uid")
+
+    def linked(self, link: Link) -> None:
+        link.on_greeting = self._greeted
+
+    def _greeted(self, link: Link) -> None:
+        listener, handler, peer = self.listener, self.listener.side.handler, link.peer_identity
         identity = next(iter(peer.uris or peer.common_names), "")
-        why = ""
-        if self._admitted >= self._max_connections:
-            why = f"{self._max_connections} connections is the limit (--max-connections)"
-        elif identity and self._links_of[identity] >= MOST_LINKS_OF_ONE:
-            why = f"{MOST_LINKS_OF_ONE} connections with the certificate of one name is the limit"
-        if why:
-            log.warning("a connection from %s was refused: %s", peer.address, why, extra=of_peer(connection.group))
-            self._on_failed(peer.address, Reason.FULL, f"{link.peer.role} {link.peer.name} was refused: {why}")
+        if why := listener.no_room_for(identity):
+            log.warning("a connection from %s was refused: %s", peer.address, why, extra=of_peer(self.group))
+            handler.failed(peer.address, Reason.FULL, f"{link.peer.role} {link.peer.name} was refused: {why}")
             link.refuse(HandshakeRefused(Reason.FULL, f"the hub's listener is full: {why}"))
             return
-        self._handler.greeted(link)
+        handler.greeted(link)
         if link.state is SessionState.OPEN:
-            connection.identity = identity
-            self._admitted += 1
-            self._links_of[identity] += 1
-            self._leave(connection)
+            self.identity = identity
+            listener.admitted += 1
+            listener.links_of[identity] += 1
+            self._leave()
 
-    def _no_session(self, websocket: WebSocket, level: int, why: str) -> None:
-        connection = self._websockets[websocket]
-        log.log(level, "%s got no session: %s", connection.address, why, extra=of_peer(connection.group))
+    def failed(self, level: int, why: str) -> None:
+        log.log(level, "%s got no session: %s", self.address, why, extra=of_peer(self.group))
         if level >= logging.WARNING:
-            self._on_failed(connection.address, Reason.PROTOCOL_ERROR, f"no session: {why}")
+            self.listener.side.handler.failed(self.address, Reason.PROTOCOL_ERROR, f"no session: {why}")
 
-    def _ended(self, websocket: WebSocket) -> None:
-        connection = self._websockets.pop(websocket, None)
-        if connection is None:
+    def ended(self) -> None:
+        listener = self.listener
+        if self not in listener.connected:
             return
-        if connection.identity is None:
-            self._leave(connection)
+        listener.connected.discard(self)
+        if self.identity is None:
+            self._leave()
             return
-        self._admitted -= 1
-        self._links_of[connection.identity] -= 1
-        if not self._links_of[connection.identity]:
-            del self._links_of[connection.identity]
+        listener.admitted -= 1
+        listener.links_of[self.identity] -= 1
+        if not listener.links_of[self.identity]:
+            del listener.links_of[self.identity]
 
-    def _answer(self, path: str, writer: asyncio.StreamWriter) -> None:
-        assert self.pages is not None
-        task = asyncio.get_running_loop().create_task(self.pages.answer(path, writer), name=f"page {path}")
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
+    def answer(self, path: str, writer: asyncio.StreamWriter) -> None:
+        self.listener.answer(path, writer)
 
 
 def _give_memory_back() -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from common.messages import Hello
 from common.net.peer import Peer
 from common.session.limits import Limits
-from common.session.link import LATER_S, Link, LinkHandler
+from common.session.link import LATER_S, Link, LinkHandler, Side
 
 # Silence says nothing here: an end is gone with its process. A short time would end the link of a suspended one.
 _KEEPALIVE_S = 24 * 3600.0
@@ -25,14 +25,12 @@ _KEEPALIVE_S = 24 * 3600.0
 class LocalPort:
     """The place in this process where a handler accepts links from other parts of the process."""
 
-    def __init__(self, hello: Hello, handler: LinkHandler, *, limits: Limits, peer: Peer) -> None:
-        self._hello = hello
-        self._handler = handler
-        self._limits = limits
+    def __init__(self, side: Side, *, peer: Peer) -> None:
+        self._side = side
         self._peer = peer
 
     async def dial(self, hello: Hello, handler: LinkHandler, *, limits: Limits) -> Link:
-        dialled, accepted = join((hello, handler, limits), (self._hello, self._handler, self._limits), peer=self._peer)
+        dialled, accepted = join(Side(hello, handler, limits), self._side, peer=self._peer)
         try:
             await dialled.wait_greeted()
         except BaseException:
@@ -42,26 +40,19 @@ class LocalPort:
         return dialled
 
 
-Side = tuple[Hello, LinkHandler, Limits]  # what one end of a link is made of
-
-
 def join(dialler: Side, acceptor: Side, *, peer: Peer | None = None) -> tuple[Link, Link]:
     """The dialler's link and the acceptor's, before their greeting. `peer`: the dialler, for the acceptor."""
     loop = asyncio.get_running_loop()
     way = _Way(loop)
 
     def make_link(side: Side, *, is_dialler: bool) -> Link:
-        hello, handler, limits = side
+        limits = replace(side.limits, chunk_bytes=side.limits.max_message_bytes, keepalive_s=_KEEPALIVE_S)
         end = _End(way, dialler=is_dialler)
-        return Link(hello, handler, dialler=is_dialler, limits=_local(limits), writer=end, peer_identity=peer)
+        return Link(replace(side, limits=limits), dialler=is_dialler, writer=end, peer_identity=peer)
 
     way.dialled, way.accepted = make_link(dialler, is_dialler=True), make_link(acceptor, is_dialler=False)
     way.carry_soon()
     return way.dialled, way.accepted
-
-
-def _local(limits: Limits) -> Limits:
-    return replace(limits, chunk_bytes=limits.max_message_bytes, keepalive_s=_KEEPALIVE_S)
 
 
 class _Way:

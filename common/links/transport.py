@@ -22,7 +22,6 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Callable
 from typing import cast
 
 from websockets.client import ClientProtocol
@@ -42,7 +41,7 @@ from common.net.tcp import LINGER_S, in_words, queue_little, tune
 from common.parsers import HostPort
 from common.session import batch
 from common.session.limits import Limits
-from common.session.link import LATER_S, Link
+from common.session.link import LATER_S, Link, Side
 
 # Named in the WebSocket handshake, so that each side recognises a foreign peer before any frame.
 _SUBPROTOCOL = Subprotocol("csi-bridge")
@@ -64,56 +63,60 @@ _LONGEST_REFUSAL_CHARS = 200  # of a hub's refusal that an error shows
 _QUIET = logging.getLogger("csi_bridge.websockets")
 _QUIET.setLevel(logging.ERROR)  # the library logs every frame and handshake
 
-# Called with the path of a plain `GET`, or empty for another method, and the writer of its answer.
-OnPlain = Callable[[str, asyncio.StreamWriter], None]
+
+class WebSocketOwner:
+    """Hears how one WebSocket goes. This one is of a side that dials."""
+
+    __slots__ = ()
+
+    has_pages = False  # whether it takes connections whose clients ask for a page, not for the upgrade
+
+    def made(self, websocket: "WebSocket") -> None:
+        """The socket is connected. The owner may abort it."""
+
+    def linked(self, link: Link) -> None:
+        """The WebSocket handshake is done, and the link has begun."""
+
+    def failed(self, level: int, why: str) -> None:
+        """A client got no session, for this reason; with the level of its log line."""
+
+    def ended(self) -> None:
+        """The socket is closed, or given to `answer`. Called once."""
+
+    def answer(self, path: str, writer: asyncio.StreamWriter) -> None:
+        """Answer a plain `GET` of this path; the path is empty for another method."""
 
 
 class WebSocket(asyncio.Protocol):
     """One WebSocket connection: gives received messages to its link, and writes the link's messages."""
 
     __slots__ = (
-        "_core", "_ended", "_frames", "_head", "_is_client", "_kept", "_later", "_limits", "_link", "_loop", "_made_at",
-        "_make_link", "_on_end", "_on_failed", "_on_made", "_on_plain", "_opened", "_reason", "_scheduled", "_timer",
-        "_transport", "began", "is_free", "lingers",
+        "_began", "_core", "_ended", "_frames", "_head", "_is_client", "_kept", "_later", "_link", "_loop", "_made_at",
+        "_opened", "_owner", "_reason", "_scheduled", "_side", "_timer", "_transport", "is_free", "lingers",
     )  # fmt: skip
 
     def __init__(
         self,
-        limits: Limits,
-        make_link: Callable[["WebSocket"], Link],
+        side: Side,
+        owner: WebSocketOwner = WebSocketOwner(),  # noqa: B008  # it has no state
         *,
         to: Endpoint | None = None,
-        on_made: Callable[["WebSocket"], None] | None = None,
-        on_end: Callable[["WebSocket"], None] | None = None,
-        on_plain: OnPlain | None = None,
-        on_failed: Callable[["WebSocket", int, str], None] | None = None,
         began: float | None = None,
     ) -> None:
-        """A connection that is not open yet.
+        """A connection that is not open yet. It makes a link of `side` once the WebSocket handshake is done.
 
-        Args:
-            limits: the session's.
-            make_link: called once the WebSocket handshake is done.
-            to: what this side dials; None: it accepts.
-            on_made: called once when the socket is connected; it may abort.
-            on_end: called once when the socket is closed, or handed to `on_plain`.
-            on_plain: takes over a connection whose client asks for a page, not for the upgrade.
-            on_failed: called when a client got no session, with the level of its log line and the reason.
-            began: the time in the loop's clock at which the peer connected: its hello's time runs from there on.
+        `to` is what this side dials; None: it accepts. `began` is the time in the loop's clock at which the peer
+        connected: its hello's time runs from there on.
         """
-        self._core = _client(to) if to is not None else _server(limits)
-        self._limits = limits
-        self._make_link = make_link
-        self._on_made = on_made
-        self._on_end = on_end
-        self._on_plain = on_plain
-        self._on_failed = on_failed
+        self._core = _client(to) if to is not None else _server(side.limits)
+        self._side = side
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._is_client = to is not None
         # Reads what follows the handshake; None after a frame that `websockets` must read, as all others after it.
-        self._frames: FrameReader | None = FrameReader(is_masked=not self._is_client, largest=_largest(limits))
+        self._frames: FrameReader | None = FrameReader(is_masked=not self._is_client, largest=_largest(side.limits))
         self._head: bytes | None = b""  # the last bytes of the handshake's unfinished head; None after it
-        self.began = self._loop.time() if began is None else began
+        self._began = self._loop.time() if began is None else began
         self._link: Link | None = None
         self._transport: asyncio.Transport | None = None
         self._opened: asyncio.Future[Link] | None = self._loop.create_future() if self._is_client else None
@@ -137,14 +140,14 @@ class WebSocket(asyncio.Protocol):
         self._made_at = time.monotonic()
         queue_little(transport)
         if self._is_client:
-            tune(transport.get_extra_info("socket"), self._limits)
-        if self._on_made is not None:
-            self._on_made(self)
+            tune(transport.get_extra_info("socket"), self._side.limits)
+        self._owner.made(self)
         if isinstance(self._core, ClientProtocol):
             self._core.send_request(self._core.connect())
             self._write_core()
         else:
-            self._timer = self._loop.call_at(self.began + self._limits.hello_timeout_s, self._give_up_waiting)
+            limit_s = self._side.limits.hello_timeout_s
+            self._timer = self._loop.call_at(self._began + limit_s, self._give_up_waiting)
             self._read_core()
             self._after_handshake()
 
@@ -186,8 +189,7 @@ class WebSocket(asyncio.Protocol):
             self._link.lost(why)
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(ConnectionError(why))
-        if self._on_end is not None:
-            self._on_end(self)
+        self._owner.ended()
 
     def pause_writing(self) -> None:
         self.is_free = False
@@ -341,29 +343,27 @@ class WebSocket(asyncio.Protocol):
 
     def _on_request(self, request: Request) -> None:
         assert isinstance(self._core, ServerProtocol)
-        if self._on_plain is not None and not self._reason and not request.headers.get_all("Upgrade"):
+        if self._owner.has_pages and not self._reason and not request.headers.get_all("Upgrade"):
             method = getattr(request, "method", "GET")  # which older versions of `websockets` do not tell
-            self._hand_over(request.path if method == "GET" else "", self._on_plain)
+            self._hand_over(request.path if method == "GET" else "")
             return
         if not self._reason and request.headers.get_all("Origin"):
             self._reason = "it is a browser (its request has an Origin), and browsers get no session"
         response = self._core.reject(403, self._reason) if self._reason else self._core.accept(request)
         self._core.send_response(response)
         if response.status_code == 101:
-            self._link = self._make_link(self)
-            self._open_way()
+            self._begin_link()
         elif not self._reason:
             self._reason = "it did not ask for a CSI Bridge session"
 
-    def _hand_over(self, path: str, on_plain: OnPlain) -> None:
+    def _hand_over(self, path: str) -> None:
         transport, self._transport, self._ended = self._transport, None, True
         assert transport is not None
         protocol = asyncio.StreamReaderProtocol(reader := asyncio.StreamReader())
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        if self._on_end is not None:
-            self._on_end(self)
-        on_plain(path, asyncio.StreamWriter(transport, protocol, reader, self._loop))
+        self._owner.ended()
+        self._owner.answer(path, asyncio.StreamWriter(transport, protocol, reader, self._loop))
 
     def _on_response(self, _response: Response) -> None:
         assert self._opened is not None
@@ -373,12 +373,18 @@ class WebSocket(asyncio.Protocol):
         if self._opened.done():  # the dial was given up meanwhile
             self.abort("the dial was given up")
         elif error is None:
-            self._link = self._make_link(self)
-            self._open_way()
-            self._opened.set_result(self._link)
+            self._opened.set_result(self._begin_link())
             self._flush()
         else:
             self._opened.set_exception(ConnectionError(_no_hub(error)))
+
+    def _begin_link(self) -> Link:
+        # A dial has a time limit of its own, which covers the hello, too.
+        began = None if self._is_client else self._began
+        self._link = Link(self._side, dialler=self._is_client, writer=self, began=began, peer_identity=self.peer())
+        self._owner.linked(self._link)
+        self._open_way()
+        return self._link
 
     def _open_way(self) -> None:
         transport = self._transport
@@ -430,12 +436,12 @@ class WebSocket(asyncio.Protocol):
     def _abort_later(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(self._limits.keepalive_s, self.abort, "the peer does not read")
+        self._timer = self._loop.call_later(self._side.limits.keepalive_s, self.abort, "the peer does not read")
 
     def _give_up_waiting(self) -> None:
         """End a connection whose client never asked for the upgrade. Afterwards the session's hello has a limit."""
         if self._link is None:
-            self._reason = self._reason or f"no WebSocket handshake within {self._limits.hello_timeout_s:g} s"
+            self._reason = self._reason or f"no WebSocket handshake within {self._side.limits.hello_timeout_s:g} s"
             self._tell_why_not_opened()
             self.abort(self._reason)
 
@@ -449,8 +455,7 @@ class WebSocket(asyncio.Protocol):
         elif self._link is None and self._transport is not None and not self._transport.is_closing():
             # A client that leaves without a word is a health check.
             level = logging.DEBUG if left else logging.WARNING
-            if self._on_failed is not None:
-                self._on_failed(self, level, self._reason)
+            self._owner.failed(level, self._reason)
 
 
 def _client(to: Endpoint) -> ClientProtocol:

@@ -25,7 +25,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
@@ -60,6 +60,30 @@ REST_S = 3600.0
 
 
 Dial = Callable[..., Awaitable[Link]]  # makes one link, as `common.links.dial.dial` does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialling:
+    """How an uplink dials."""
+
+    hello: Callable[[], Hello]  # gives the hello of each dial
+    limits: Limits  # of each session
+    tls: TlsIdentity | None = None  # our certificate, for `wss://`
+    dial: Dial = dial
+    # Awaited before each dial, with the number of dials in a row that were in vain. A DialError or HandshakeRefused of
+    # it counts as a failed one.
+    before: Callable[[int], Awaitable[None]] | None = None
+    on_failed: Callable[[], None] = lambda: None  # called after each dial that failed
+
+    async def make_link(
+        self, endpoint: Endpoint, handler: LinkHandler, *, beside: bool, failures: int
+    ) -> tuple[Link, bytes]:
+        """Returns a link, and the certificate that it has. With `beside`, it is a second one."""
+        if self.before is not None:
+            await self.before(failures)
+        context, certificate = (self.tls.context(), self.tls.certificate) if self.tls is not None else (None, b"")
+        hello = replace(self.hello(), beside=True) if beside else self.hello()
+        return await self.dial(endpoint, hello, handler, limits=self.limits, tls=context), certificate
 
 
 class HubAddress(LinkHandler):
@@ -156,7 +180,7 @@ class HubAddress(LinkHandler):
 
     def _note_failure(self, state: RetryCallState) -> None:
         self._failures += 1
-        self._uplink.on_redial()
+        self._uplink.dialling.on_failed()
         error = state.outcome.exception() if state.outcome is not None else None
         if str(error) != self.why:
             self.why = str(error)
@@ -237,14 +261,9 @@ class Uplink:
     def __init__(
         self,
         endpoints: Iterable[Endpoint],
-        hello: Callable[[], Hello],
         handler: LinkHandler,
+        dialling: Dialling,
         *,
-        limits: Limits,
-        tls: TlsIdentity | None = None,
-        dial: Dial = dial,
-        on_redial: Callable[[], None] = lambda: None,
-        before_dial: Callable[[int], Awaitable[None]] | None = None,
         leave: Callable[[Link], None] = lambda _former: None,
         epoch: int = 0,
     ) -> None:
@@ -252,14 +271,8 @@ class Uplink:
 
         Args:
             endpoints: the hubs'.
-            hello: gives the hello of each dial.
             handler: serves the active link. It hears `greeted` again when the hub of that link has a new epoch or mark.
-            limits: of each session.
-            tls: our certificate, for `wss://`.
-            dial: makes a link.
-            on_redial: called after each dial that failed.
-            before_dial: awaited before each dial, with the number of dials in a row that were in vain. A DialError
-                or HandshakeRefused of it counts as a failed one.
+            dialling: makes the links.
             leave: called with the former link, after a move. Whichever side opens the calls drains it then, because
                 only that side knows its last one.
             epoch: the highest one that was heard before.
@@ -269,15 +282,10 @@ class Uplink:
         self.since = time.time()
         self.epoch = epoch
         self.is_draining = False
-        self.on_redial = on_redial
+        self.dialling = dialling
         self._leader: HubAddress | None = None  # the address of the last active link
         self._announced: set[Link] = set()  # the links of which the handler has heard, until they end
-        self._hello = hello
         self._handler = handler
-        self._limits = limits
-        self._tls = tls
-        self._make_link = dial
-        self._before_dial = before_dial
         self._leave = leave
 
     @property
@@ -288,10 +296,11 @@ class Uplink:
     @property
     def is_outdated(self) -> bool:
         """Whether the files have another certificate than the one with which a link was dialled."""
-        if self._tls is None:
+        tls = self.dialling.tls
+        if tls is None:
             return False
-        self._tls.context()  # which reads changed files
-        return any(address.is_outdated(self._tls.certificate) for address in self.addresses)
+        tls.context()  # which reads changed files
+        return any(address.is_outdated(tls.certificate) for address in self.addresses)
 
     def problems(self) -> list[str]:
         """What people should know of the addresses."""
@@ -331,11 +340,8 @@ class Uplink:
 
     async def dial(self, address: HubAddress, *, failures: int) -> tuple[Link, bytes]:
         """Returns a link to the address, and the certificate that it has."""
-        if self._before_dial is not None:
-            await self._before_dial(failures)
-        context, certificate = (self._tls.context(), self._tls.certificate) if self._tls is not None else (None, b"")
-        hello = replace(self._hello(), beside=True) if address.link is not None else self._hello()
-        link = await self._make_link(address.endpoint, hello, address, limits=self._limits, tls=context)
+        beside = address.link is not None
+        link, certificate = await self.dialling.make_link(address.endpoint, address, beside=beside, failures=failures)
         # It ended during its greeting: a failed dial, unless this process drains or the address is a duplicate.
         if link.over and not (self.is_draining or address.is_duplicate):
             raise HandshakeRefused(*await link.wait_closed())

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, not_carried, status_of, stopped
@@ -79,8 +80,20 @@ class LinkHandler:
     def refused(self, link: "Link", reason: str, message: str) -> None:
         """The link ended before the peer's hello."""
 
+    def failed(self, address: str, reason: Reason, why: str) -> None:
+        """A connection to the listener ended before it had a link, or found no room. `why` is a sentence."""
+
     def closed(self, link: "Link", reason: str, message: str) -> None:
         """The link is gone, for any reason. Called once for every link that was greeted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of links: its hello, its handler, and the limits of each session."""
+
+    hello: Hello
+    handler: LinkHandler
+    limits: Limits
 
 
 class Stream(Receiver):
@@ -244,26 +257,13 @@ class Stream(Receiver):
 class Link(Session):
     """One session on the loop. Its transport (in `common.links`) calls `receive`, `to_send` and `lost`."""
 
-    __slots__ = ("__weakref__", "_closed", "_greeting", "_handler", "_on_greeting", "_timer", "before_pong", "context",
-                 "draining", "greeted", "loop", "peer_identity", "writer")  # fmt: skip
+    __slots__ = ("__weakref__", "_closed", "_greeting", "_handler", "_timer", "before_pong", "context", "draining",
+                 "greeted", "loop", "on_greeting", "peer_identity", "writer")  # fmt: skip
 
     def __init__(
-        self,
-        hello: Hello,
-        handler: LinkHandler,
-        *,
-        dialler: bool,
-        limits: Limits,
-        writer: Writer,
-        began: float | None = None,
-        peer_identity: Any = None,
-        on_hello: Callable[["Link"], None] | None = None,
+        self, side: Side, *, dialler: bool, writer: Writer, began: float | None = None, peer_identity: Any = None
     ) -> None:
-        """A link that has not begun.
-
-        `peer_identity` is the peer as the transport knows it. `on_hello` is called in place of `handler.greeted`, which
-        it may call.
-        """
+        """A link that has not begun. `peer_identity` is the peer as the transport knows it."""
         self.loop = asyncio.get_running_loop()
         self.greeted = False
         self.draining = False  # whether the peer takes no new streams
@@ -271,13 +271,15 @@ class Link(Session):
         self.context: Any = None  # the handler's own note about this link
         # Called with the id of a ping of the peer's lease, to `pong` later; None: that is done at once.
         self.before_pong: Callable[[Link, int], None] | None = None
-        self._handler = handler
-        self._on_greeting = on_hello or handler.greeted
+        self._handler = side.handler
+        self.on_greeting = side.handler.greeted  # a listener puts itself in between
         self.writer = writer
         self._closed: asyncio.Future[tuple[str, str]] | tuple[str, str] | None = None
         self._greeting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        super().__init__(hello, dialler=dialler, limits=limits, clock=self.loop.time, writer=writer, began=began)
+        super().__init__(
+            side.hello, dialler=dialler, limits=side.limits, clock=self.loop.time, writer=writer, began=began
+        )
         self.rearm()
 
     # ---- the application's side --------------------------------------------------------------------------------------
@@ -382,7 +384,7 @@ class Link(Session):
             self.greeted = True
             self._end_greeting()
             self.rearm()
-        self._on_greeting(self)
+        self.on_greeting(self)
 
     def on_open(self, frame: Open, deadline: float | None) -> Receiver:
         return self._handler.opened(self, frame, deadline)

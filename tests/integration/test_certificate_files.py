@@ -13,13 +13,13 @@ import pytest
 from common.links import rotation
 from common.links.listener import Listener
 from common.links.rotation import follow
-from common.links.uplink import Uplink
+from common.links.uplink import Dialling, Uplink
 from common.messages import Reason
 from common.net.endpoint import hub_endpoint
 from common.net.tls import TlsFiles, TlsIdentity
 from common.observe.version import introduce
 from common.session.limits import Limits
-from common.session.link import Link
+from common.session.link import Link, Side
 from common.status import Origin
 from tests.kit.certificates import Authority, Pem
 from tests.kit.linked import Peer
@@ -72,16 +72,18 @@ async def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     tls = TlsIdentity(TlsFiles(theirs.ca, theirs.cert, theirs.key), server=True)
     greeting = introduce("hub", "hub", instance="h")
     listening = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(listening, greeting, hub, limits=LIMITS, tls=tls.context)
+    listener = Listener(listening, Side(greeting, hub, LIMITS), tls=tls.context)
     await listener.start()
     for source, target in ((mine.cert, files.cert), (mine.key, files.key)):
         shutil.copy(source, target)
     uplink = Uplink(
         [hub_endpoint(f"wss://{listener.address}")],
-        lambda: introduce("edge", "n1", instance="i", boot=1),
         End(Origin.EDGE),
-        limits=LIMITS,
-        tls=TlsIdentity(files, server=False),
+        Dialling(
+            hello=lambda: introduce("edge", "n1", instance="i", boot=1),
+            limits=LIMITS,
+            tls=TlsIdentity(files, server=False),
+        ),
     )
     found = CertifiedUplink(hub, files, authority)
     tasks = [asyncio.create_task(uplink.run()), asyncio.create_task(follow(uplink, files))]

@@ -22,7 +22,7 @@ from common.messages import Kind, Reason
 from common.observe.version import introduce
 from common.parsers import HostPort
 from common.session.limits import Limits
-from common.session.link import Link, Stream
+from common.session.link import Link, Side, Stream
 from common.status import Code, Origin, Status
 from tests.kit.bridge import Agent, Bridge
 from tests.kit.linked import Peer
@@ -59,9 +59,7 @@ class Hub(Peer):
         self.greetings = 0
         self._listener = Listener(
             listen_tcp(HostPort("127.0.0.1", 0)),
-            introduce("hub", "hub", instance=f"elects-{epoch}"),
-            self,
-            limits=Limits(keepalive_s=60.0),
+            Side(introduce("hub", "hub", instance=f"elects-{epoch}"), self, Limits(keepalive_s=60.0)),
         )
 
     @property

@@ -21,8 +21,8 @@ import uvloop
 from cloud.trust.join_links import LIMITS as JOIN_LIMITS
 from common.errors import DialError, HandshakeRefused
 from common.links.dial import dial
-from common.links.listener import Listener, listen_tcp
-from common.links.transport import WebSocket
+from common.links.listener import ConnectionLimits, Listener, listen_tcp
+from common.links.transport import WebSocket, WebSocketOwner
 from common.messages import Reason, encode
 from common.net.endpoint import hub_endpoint
 from common.net.proxy import Proxy
@@ -31,7 +31,7 @@ from common.net.tcp import RawTcp, overlook_lost_handshakes
 from common.observe.version import introduce
 from common.parsers import HostPort
 from common.session.limits import Limits
-from common.session.link import Link
+from common.session.link import Link, Side
 from tests.kit.certificates import Authority
 from tests.kit.linked import Peer
 from tests.kit.stranger import Closed, Stranger, hello, upgrade_request, websocket_frame
@@ -94,7 +94,7 @@ async def hub(handler: Any, address: tuple[str, int] | Path = ("127.0.0.1", 0), 
         listening = socket.create_server(address, family=family)
     else:
         listening = listen_unix(address, mode=0o600)
-    listener = Listener(listening, introduce("hub", "hub", instance="h"), handler, limits=LIMITS, **how)
+    listener = Listener(listening, Side(introduce("hub", "hub", instance="h"), handler, LIMITS), **how)
     await listener.start()
     try:
         yield listener
@@ -169,7 +169,7 @@ async def test_a_name_that_cannot_be_a_hosts_is_an_error_in_words(host: str) -> 
 
 async def test_a_hub_on_ipv6_is_reached() -> None:
     async with hub(Peer(), ("::1", 0)) as listener:
-        port = listener._sock.getsockname()[1]
+        port = listener.sock.getsockname()[1]
         link = await dialled(f"ws://[::1]:{port}")
         link.goodbye(Reason.DONE, "that is all")
         await link.wait_closed()
@@ -188,7 +188,7 @@ async def test_a_hub_that_refuses_the_hello_is_heard() -> None:
 
 async def test_a_user_whom_the_hub_turns_away_is_told_why(short_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = short_dir / "hub.sock"
-    async with hub(Peer(), path, allow_uids=frozenset({os.getuid() + 1})):
+    async with hub(Peer(), path, most=ConnectionLimits(uids=frozenset({os.getuid() + 1}))):
         why = f"uid {os.getuid()} is not on --uds-allow-uid"
         assert await refusal_of(f"unix://{path}") == f"what listens there turned us away: {why}"
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -229,11 +229,11 @@ def test_the_kernel_holds_little_at_both_ends_of_a_link_and_sends_that_at_once(
 
     async def look() -> None:
         listening, hello = socket.create_server(("127.0.0.1", 0)), introduce("hub", "hub", instance="h")
-        listener = Listener(listening, hello, Peer(), limits=LIMITS, tls=(lambda: theirs) if tls else None)
+        listener = Listener(listening, Side(hello, Peer(), LIMITS), tls=(lambda: theirs) if tls else None)
         await listener.start()
         url = f"{'wss' if tls else 'ws'}://{listener.address}"
         link = await dial(hub_endpoint(url), HELLO, Peer(accepts=False), limits=LIMITS, tls=ours)
-        for end in (link.writer, *listener._websockets):
+        for end in (link.writer, *(it.websocket for it in listener.connected)):
             option = end._transport.get_extra_info("socket").getsockopt  # type: ignore[attr-defined]  # a WebSocket
             found.append([option(socket.IPPROTO_TCP, it) for it in (socket.TCP_NODELAY, socket.TCP_NOTSENT_LOWAT)])
         await listener.close()
@@ -246,24 +246,34 @@ def test_the_kernel_holds_little_at_both_ends_of_a_link_and_sends_that_at_once(
 # -------------------- the order in which asyncio may tell of things --------------------
 
 
-def a_web_socket(ended: list[WebSocket]) -> WebSocket:
-    def no_link(_: WebSocket) -> Link:
+class Owner(WebSocketOwner):
+    """Counts the ends, and gets no link: its connection is gone."""
+
+    def __init__(self) -> None:
+        self.ends = 0
+
+    def linked(self, _link: Link) -> None:
         raise AssertionError("a link of a connection that is gone")
 
-    return WebSocket(LIMITS, no_link, on_end=ended.append)
+    def ended(self) -> None:
+        self.ends += 1
+
+
+def a_web_socket(owner: Owner) -> WebSocket:
+    return WebSocket(Side(introduce("hub", "hub", instance="h"), Peer(), LIMITS), owner)
 
 
 async def test_a_connection_that_ended_before_it_was_made_is_not_made() -> None:
     """TLS may lose its peer in the turn of the loop in which its handshake ends."""
-    ended: list[WebSocket] = []
-    websocket = a_web_socket(ended)
+    owner = Owner()
+    websocket = a_web_socket(owner)
     websocket.connection_lost(None)
     websocket.connection_made(asyncio.Transport())  # which would raise at anything that is asked of it
-    assert ended == [websocket]
+    assert owner.ends == 1
 
 
 async def test_an_end_of_input_before_the_connection_was_made_waits_for_it() -> None:
-    websocket = a_web_socket([])
+    websocket = a_web_socket(Owner())
     websocket.data_received(b"GET / HTTP/1.1\r\n")
     websocket.eof_received()
 
@@ -384,7 +394,7 @@ def test_a_connection_that_is_cut_as_soon_as_it_is_made_spoils_no_later_one(
             return made
 
         hello = introduce("hub", "hub", instance="h")
-        listener = Listener(socket.create_server(("127.0.0.1", 0)), hello, Peer(), limits=LIMITS)
+        listener = Listener(socket.create_server(("127.0.0.1", 0)), Side(hello, Peer(), LIMITS))
         await listener.start()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop, "create_connection", cut)
@@ -443,7 +453,7 @@ async def test_nothing_keeps_what_a_connection_has_sent_that_is_gone(said: str) 
 
 async def test_a_stranger_at_the_join_listener_is_cut_at_the_head_of_a_frame_larger_than_any_request() -> None:
     sock = listen_tcp(HostPort("127.0.0.1", 0))
-    listener = Listener(sock, introduce("hub", "hub", instance="h"), Peer(), limits=JOIN_LIMITS)
+    listener = Listener(sock, Side(introduce("hub", "hub", instance="h"), Peer(), JOIN_LIMITS))
     await listener.start()
 
     def say() -> object:

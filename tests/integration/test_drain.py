@@ -19,7 +19,7 @@ from common.net.sockets import listen_unix
 from common.net.tcp import LINGER_S
 from common.observe.version import introduce
 from common.session.limits import Limits
-from common.session.link import Link
+from common.session.link import Link, Side
 from tests.kit.linked import Peer
 from tests.kit.waiting import settle
 
@@ -41,7 +41,7 @@ async def linked(kind: str, directory: Path) -> AsyncIterator[tuple[Link, Link]]
     """The accepted and the dialled end of one link on a real socket."""
     accepted, path = Accepted(), directory / "hub.sock"
     sock = listen_unix(path, mode=0o600) if kind == "unix" else socket.create_server(("127.0.0.1", 0))
-    listener = Listener(sock, introduce("hub", "hub", instance="h"), accepted, limits=Limits())
+    listener = Listener(sock, Side(introduce("hub", "hub", instance="h"), accepted, Limits()))
     await listener.start()
     address = f"unix://{path}" if kind == "unix" else f"ws://{listener.address}"
     hello = introduce("edge", "n1", instance="i", boot=1)

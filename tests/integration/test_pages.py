@@ -24,6 +24,7 @@ from common.pages.client import NoSuchPage, ask_page
 from common.pages.hub import HubStatus, NodeStatus
 from common.pages.server import Pages
 from common.session.limits import Limits
+from common.session.link import Side
 from tests.kit.linked import Peer
 from tests.kit.pages import node, state
 
@@ -47,7 +48,7 @@ class Hub:
         pages = Pages({"/status": lambda: STATE.hub}, {"/nodes": self.all_nodes})
         sock = listen_unix(self.path, mode=0o600)
         greeting = introduce("hub", "hub", instance="h")
-        listener = Listener(sock, greeting, Peer(), limits=Limits(), pages=pages)
+        listener = Listener(sock, Side(greeting, Peer(), Limits()), pages=pages)
         await listener.start()
         try:
             yield listener

@@ -15,13 +15,13 @@ import pytest
 from common.errors import HandshakeRefused, TunnelClosed
 from common.links.backoff import Backoff
 from common.links.listener import Listener
-from common.links.uplink import Uplink
+from common.links.uplink import Dialling, Uplink
 from common.messages import Kind, Reason
 from common.net.endpoint import hub_endpoint
 from common.net.sockets import listen_unix
 from common.observe.version import introduce
 from common.session.limits import Limits
-from common.session.link import Link, Stream
+from common.session.link import Link, Side, Stream
 from common.status import Code, Origin, Status
 from tests.kit.linked import Peer
 from tests.kit.waiting import settle, until
@@ -78,13 +78,14 @@ class Agent(Peer):
 
 
 class MovedUplink:
-    def __init__(self, hubs: dict[Listener, Hub], **how: Any) -> None:
+    def __init__(self, hubs: dict[Listener, Hub], *, before: Any = None, **how: Any) -> None:
         self.hubs, self.agent = list(hubs.values()), Agent()
         self.hub = self.hubs[0]
         hello = introduce("edge", "n1", instance="i", boot=1)
         addresses = [listener.address for listener in hubs]
         endpoints = [hub_endpoint(it if it.startswith("/") else f"ws://{it}") for it in addresses]
-        self.uplink = Uplink(endpoints, lambda: hello, self.agent, limits=LIMITS, **how)
+        dialling = Dialling(hello=lambda: hello, limits=LIMITS, before=before)
+        self.uplink = Uplink(endpoints, self.agent, dialling, **how)
 
     async def links(self, number: int) -> Link:
         await until(lambda: len(self.agent.links) >= number)
@@ -104,7 +105,7 @@ async def uplink(
     for epoch, instance in zip(epochs, instances, strict=False):
         hub, greeting = Hub(epoch), introduce("hub", "hub", instance=instance)
         sock = listen_unix(here, mode=0o600) if here and not hubs else socket.create_server(("127.0.0.1", 0))
-        listener = Listener(sock, greeting, hub, limits=LIMITS)
+        listener = Listener(sock, Side(greeting, hub, LIMITS))
         await listener.start()
         hubs[listener] = hub
     found = MovedUplink(hubs, **how)
@@ -241,7 +242,7 @@ async def test_what_must_be_done_before_a_dial_may_fail_like_a_dial(monkeypatch:
         if failures:
             raise failures.pop()
 
-    async with uplink(before_dial=before) as it:
+    async with uplink(before=before) as it:
         await it.links(1)
         assert failures == []
 

@@ -20,7 +20,7 @@ from common.net.enrolment import CaCertificates, Issued, JoinToken, encode
 from common.net.tls import TlsFiles, TlsIdentity
 from common.observe.version import introduce
 from common.session.limits import Limits
-from common.session.link import Stream
+from common.session.link import Side, Stream
 from common.status import Code, Origin, Status
 from edge.identity.identity import Identity
 from edge.identity.join import join
@@ -57,9 +57,7 @@ async def listening(handler: FalseHub, pem: Pem, host: str = "127.0.0.1") -> Asy
     tls = TlsIdentity(TlsFiles(pem.ca, pem.cert, pem.key), server=True, asks=False)
     listener = Listener(
         socket.create_server((host, 0)),
-        introduce("hub", "hub", instance="hub"),
-        handler,
-        limits=LIMITS,
+        Side(introduce("hub", "hub", instance="hub"), handler, LIMITS),
         tls=tls.context,
     )
     await listener.start()

@@ -34,7 +34,7 @@ from common.observe.version import introduce
 from common.pages.json_form import plain
 from common.parsers import HostPort
 from common.session.limits import Limits
-from common.session.link import Link, Stream
+from common.session.link import Link, Side, Stream
 from common.status import Origin, Status
 from edge.disk.loop_devices import detach_loops
 from edge.disk.mounts import read_table, unmount
@@ -70,9 +70,7 @@ class HostileHub(Peer):
         identity = TlsIdentity(TlsFiles(pem.ca, pem.cert, pem.key), server=True)
         self._listener = Listener(
             listen_tcp(HostPort("127.0.0.1", 0)),
-            introduce("hub", "hub", instance="hostile"),
-            self,
-            limits=Limits(),
+            Side(introduce("hub", "hub", instance="hostile"), self, Limits()),
             tls=identity.context,
         )
         self._sync = SyncServer(self, _NoFacts())

@@ -8,7 +8,7 @@ from common.links.local_dial import join
 from common.messages import Hello
 from common.observe.version import introduce
 from common.session.limits import Limits
-from common.session.link import Link, LinkHandler, Stream
+from common.session.link import Link, LinkHandler, Side, Stream
 from common.status import Code, Origin, Status
 
 
@@ -94,8 +94,8 @@ def link_pair(
     limits = limits or Limits()
     wires = (_Wire(), _Wire())
     accepting, dialling = introduce("hub", "hub", instance="h"), hello or introduce("edge", "n1", instance="i")
-    at_hub = Link(accepting, hub, dialler=False, limits=limits, writer=wires[0], peer_identity=identity)
-    at_peer = Link(dialling, peer, dialler=True, limits=limits, writer=wires[1])
+    at_hub = Link(Side(accepting, hub, limits), dialler=False, writer=wires[0], peer_identity=identity)
+    at_peer = Link(Side(dialling, peer, limits), dialler=True, writer=wires[1])
     wires[0].link = wires[1].other = at_hub
     wires[1].link = wires[0].other = at_peer
     return at_hub, at_peer
@@ -106,8 +106,8 @@ def local_pair(
 ) -> tuple[Link, Link]:
     """The same over the way inside one process."""
     limits = limits or Limits()
-    dialler = hello or introduce("edge", "n1", instance="i"), peer, limits
-    at_peer, at_hub = join(dialler, (introduce("hub", "hub", instance="h"), hub, limits))
+    dialler = Side(hello or introduce("edge", "n1", instance="i"), peer, limits)
+    at_peer, at_hub = join(dialler, Side(introduce("hub", "hub", instance="h"), hub, limits))
     return at_hub, at_peer
 
 

@@ -11,7 +11,7 @@ from common.observe.version import introduce
 from common.relay.server import ServerCall
 from common.session import batch
 from common.session.limits import Limits
-from common.session.link import Link
+from common.session.link import Link, Side
 from common.session.receiver import Receiver
 from common.status import Code, Status
 from tests.kit.http2 import REQUEST, Serving, Wire, fields, message, wire
@@ -43,16 +43,9 @@ class Pair:
     """Two WebSockets and the bytes between them, both greeted."""
 
     def __init__(self) -> None:
-        limits, client, server = Limits(), Peer(accepts=False), Calls()
-
-        def dial(way: WebSocket) -> Link:
-            return Link(introduce("driver", "d", instance="i"), client, dialler=True, limits=limits, writer=way)
-
-        def accept(way: WebSocket) -> Link:
-            return Link(introduce("hub", "hub", instance="h"), server, dialler=False, limits=limits, writer=way)
-
-        self.client = WebSocket(limits, dial, to=hub_endpoint("ws://h:1"))
-        self.server = WebSocket(limits, accept)
+        dialler = Side(introduce("driver", "d", instance="i"), Peer(accepts=False), Limits())
+        self.client = WebSocket(dialler, to=hub_endpoint("ws://h:1"))
+        self.server = WebSocket(Side(introduce("hub", "hub", instance="h"), Calls(), Limits()))
         self.ways = Wire(self.client), Wire(self.server)
 
     def pass_on(self) -> list[int]:

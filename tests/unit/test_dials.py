@@ -14,7 +14,7 @@ from common.net.endpoint import Endpoint, hub_endpoint, is_loopback
 from common.net.peer import Peer as Identity
 from common.observe.version import introduce
 from common.session.limits import Limits
-from common.session.link import Link
+from common.session.link import Link, Side
 from common.session.receiver import Receiver
 from common.status import Code, Status
 from tests.kit.linked import Peer, local_pair
@@ -168,7 +168,7 @@ async def test_silence_ends_no_link_and_wakes_nobody_for_a_day() -> None:
 
 
 def port(handler: Peer) -> LocalPort:
-    return LocalPort(introduce("hub", "hub", instance="h"), handler, limits=Limits(), peer=SELF)
+    return LocalPort(Side(introduce("hub", "hub", instance="h"), handler, Limits()), peer=SELF)
 
 
 async def test_a_dial_returns_the_link_and_shows_the_acceptor_who_dialled() -> None:

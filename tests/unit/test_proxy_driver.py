@@ -16,7 +16,7 @@ from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.reports import GET_PLUGIN_INFO, PROBE, Answer, DriverReport, encode_reports
 from common.errors import CallError, timestamp
 from common.links.backoff import Backoff
-from common.links.uplink import Uplink
+from common.links.uplink import Dialling, Uplink
 from common.messages import Kind
 from common.observe.metrics import Metrics
 from common.observe.version import introduce
@@ -105,7 +105,7 @@ class Proxy:
         settings = DRIVER_OPTIONS.read({"drivername": DRIVER, "state_dir": str(directory)})
         self.cache, self.metrics = IdentityCache(directory, DRIVER), Metrics()
         self.proxy = CsiProxyDriver(settings, self.cache, self.metrics, reopen=Backoff(first_s=0.0, most_s=0.0))
-        self.uplink = Uplink(settings.hub_endpoint, lambda: HELLO, self.proxy, limits=Limits())
+        self.uplink = Uplink(settings.hub_endpoint, self.proxy, Dialling(hello=lambda: HELLO, limits=Limits()))
         self.proxy.uplink = self.uplink
         self.links: list[Link] = []
 
