@@ -158,7 +158,7 @@ class Enrolment:
             if again is None:
                 self._check_name_is_free(asked.node, token)
             made = await self._issue(
-                asked.request, asked.node, key, token.drivers, peer, again=again, token=token.id, counts=counts
+                asked.request, asked.node, token.drivers, peer, again=again, token=token.id, counts=counts
             )
         log.info("node %s joined from %s with token %s", asked.node, peer.address, token.id)
         audit.add(
@@ -202,7 +202,7 @@ class Enrolment:
                 )
             if found is not None and self._lasts(found, _ENOUGH * self._signer.ttl_s):
                 return self._issued(found)
-            made = await self._issue(asked.request, node, key, rights_in(shown.uris), shown, again=found)
+            made = await self._issue(asked.request, node, rights_in(shown.uris), shown, again=found)
         log.info("node %s renewed its certificate from %s: generation %d", node, shown.address, made.generation)
         audit.add(Event.RENEWAL, who=node, address=shown.address, generation=made.generation, serial=made.serial)
         return self._issued(made)
@@ -217,7 +217,6 @@ class Enrolment:
         self,
         request: bytes,
         node: str,
-        key: str,
         rights: tuple[str, ...],
         peer: Peer,
         *,
@@ -225,25 +224,11 @@ class Enrolment:
         token: str = "",
         counts: bool = False,
     ) -> Certificate:
-        """Sign a certificate and store it, in the place of `again` if that has the same key.
-
-        `rights` are those of the token, or of the present certificate. The token `counts` one more use, or not.
-        """
+        # The same key gets the same generation: its certificate takes the place of the lost one.
         generation = again.generation if again is not None else self._generations.next_of(node)
         signed = self._signer.sign(request, node=node, generation=generation, rights=rights)
         reach("enrolment.before-issue")
-        made = Certificate(
-            node,
-            generation,
-            key,
-            signed.serial,
-            issued_at=self._now(),
-            not_after=signed.not_after,
-            state=CertificateState.PENDING,
-            token=token,
-            pem=signed.pem,
-            address=peer.address,
-        )
+        made = replace(signed, token=token, address=peer.address)
         await self._generations.add(made, uses_token=counts)
         reach("enrolment.after-issue")
         return made

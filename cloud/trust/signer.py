@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from cloud.trust.trust_store import Certificate, CertificateState
 from common.errors import HandshakeRefused
 from common.net.certificate import is_signed, key_fingerprint, with_certificate
 from common.net.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI, RefusedFor, Renew, renewal_text
@@ -58,15 +59,6 @@ _KEY_USAGE: Final = x509.KeyUsage(
 
 # Raised by `cryptography` for bytes that are no certificate, request or key.
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
-
-
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """A new certificate."""
-
-    pem: str
-    serial: str  # its serial number, in lower-case hex
-    not_after: float  # its end, in seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +158,7 @@ class Signer:
             )
         return peer
 
-    def sign(self, request: bytes, *, node: str, generation: int, rights: Iterable[str]) -> Signed:
+    def sign(self, request: bytes, *, node: str, generation: int, rights: Iterable[str]) -> Certificate:
         """Issue a certificate for a request (PKCS#10, DER) that names the drivers of `rights`; none: every driver.
 
         Raises HandshakeRefused as `key_in_request`, and if the CA's own certificate has ended, or has not begun.
@@ -214,10 +206,15 @@ class Signer:
             .add_extension(_authority_key(ca), critical=False)
             .sign(ca_key, None if isinstance(ca_key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
         )
-        return Signed(
-            certificate.public_bytes(Encoding.PEM).decode(),
+        return Certificate(
+            node,
+            generation,
+            key_fingerprint(public_key),
             f"{certificate.serial_number:x}",
-            certificate.not_valid_after_utc.timestamp(),
+            issued_at=self._now(),
+            not_after=certificate.not_valid_after_utc.timestamp(),
+            state=CertificateState.PENDING,
+            pem=certificate.public_bytes(Encoding.PEM).decode(),
         )
 
     def chain(self, pem: str) -> bytes:
