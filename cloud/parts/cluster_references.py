@@ -1,5 +1,7 @@
 """The references of a cluster: read from the API server, not from the hub's copy, which may be some seconds behind."""
 
+from typing import Final
+
 from cloud.claims.rules import SNAPSHOT, VOLUME
 from cloud.kube.client import RESOURCES, Kube, KubeError, pages
 from cloud.parts.references import (
@@ -15,33 +17,26 @@ from cloud.parts.references import (
 )
 from cloud.sources.source import Source
 
+_LISTS: Final = (
+    (PERSISTENT_VOLUME, of_volume, VOLUME), (CONTENT, of_content, SNAPSHOT), (GROUP_CONTENT, of_group, SNAPSHOT),
+)  # fmt: skip
+
 
 async def read_cluster(api: Kube, source: Source) -> References:
     found = References(waiting=await waiting_claims(source))
     if not source.is_ready:
         found.unread[VOLUME] = "the hub has not read all claims yet"
-    # A list that breaks off is not read: the next audit tries again.
-    try:
-        async for bodies in pages(api, RESOURCES[PERSISTENT_VOLUME]):
-            for body in bodies:
-                found.add(of_volume(body))
-    except KubeError as error:
-        found.unread[VOLUME] = f"the PersistentVolumes cannot be read: {error}"
-    kind = CONTENT
-    try:
-        async for bodies in pages(api, RESOURCES[CONTENT]):
-            for body in bodies:
-                found.add(its := [*of_content(body)])
-                found.waiting |= {} if its else waiting_snapshot(body)
-        kind = GROUP_CONTENT
-        async for bodies in pages(api, RESOURCES[GROUP_CONTENT]):
-            for body in bodies:
-                its = [*of_group(body)]
-                found.add(it for it in its if it[0] not in found.named)
-                found.waiting |= {} if its else waiting_snapshot(body)
-    except KubeError as error:
-        if kind == CONTENT or not error.is_missing:  # a cluster may have no group snapshots
-            found.unread[SNAPSHOT] = _why_unread(kind, error)
+    for kind, read, things in _LISTS:
+        # A list that breaks off is not read: the next audit tries again.
+        try:
+            async for bodies in pages(api, RESOURCES[kind]):
+                for body in bodies:
+                    its = [*read(body)]
+                    found.add(it for it in its if kind != GROUP_CONTENT or it[0] not in found.named)
+                    found.waiting |= {} if its else waiting_snapshot(body)
+        except KubeError as error:
+            if kind != GROUP_CONTENT or not error.is_missing:  # a cluster may have no group snapshots
+                found.unread.setdefault(things, _why_unread(kind, error))
     return found
 
 
