@@ -24,8 +24,6 @@ _MOST_GUARDED_BYTES: Final = 512 * 1024  # Of these kinds, of one node. A node w
 
 @dataclass(slots=True)
 class _Used:
-    """The room that one node's facts take, in bytes by object."""
-
     sizes: dict[Ref, int] = field(default_factory=dict)
     sum_bytes: int = 0
     stray: dict[Ref, int] = field(default_factory=dict)

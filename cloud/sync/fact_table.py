@@ -181,7 +181,6 @@ class FactTable:
                 body = {**record, "told_ns": fact.told_ns}
                 await self._write([Change(RecordKind.FACT, _key(node, ref), body)])
             self._quota.put(node, ref, size, stray=stray)
-            facts = self._facts.setdefault(node, {})
             old, facts[ref] = facts.get(ref), fact
             self._note(node, ref, old, fact)
 
@@ -260,10 +259,10 @@ class FactTable:
         return _machine(node, self._instances[node], self.earlier_use.get(node, frozenset()))
 
     def _record(self, ref: Ref, fact: Fact | None) -> Body | None:
-        """What is recorded of a fact, without its time; None: nothing."""
         if fact is None or (self._guarded_only and ref.kind not in GUARDED_KINDS):
             return None
         if self._guarded_only and ref.kind == "Node":
+            # Without the stamp: after a restart the agent sends the whole fact again (`Fact.is_part`).
             kept = {"status": pick(fact.body.get("status"), "volumesInUse", "fence")}
             return {"uid": "", "version": "", "body": kept}
         return {"uid": fact.stamp.uid, "version": fact.stamp.version, "body": fact.body}
@@ -325,8 +324,8 @@ class FactTable:
             changed()
 
 
+# docs/csi-contract.md#node-ids-are-never-rewritten
 def _id_conflicts(facts: Mapping[str, Mapping[Ref, Fact]]) -> Iterator[str]:
-    """Nodes to which a driver gave the same id (docs/csi-contract.md#node-ids-are-never-rewritten), in sentences."""
     holders: dict[tuple[str, str], set[str]] = {}
     for node, told in facts.items():
         fact = told.get(Ref("CSINode", "", node))
@@ -356,9 +355,9 @@ def _in_use(fact: Fact | None) -> frozenset[str]:
 
 
 def _all_in_use(facts: Mapping[Ref, Fact]) -> frozenset[str]:
-    """What a node's facts say it uses. `volumesInUse` is unchecked, and must not pass for a claim, which is checked."""
     claims = {ref.name for ref in facts if ref.kind == sole_use.KIND}
     volumes = {name for ref, fact in facts.items() if ref.kind == "Node" for name in _in_use(fact)}
+    # `volumesInUse` is unchecked, and must not pass for a claim, which is checked.
     return frozenset(claims | {name for name in volumes if name.startswith(IN_USE_PREFIX)})
 
 

@@ -76,5 +76,4 @@ class FactSink:
             await self.table.remove(node, ref)
 
     def _may_concern(self, node: str, about: Ref) -> bool:
-        """Whether an object is one of the node's own, or is or was in its closure. True until that is known."""
         return about in (Ref("Node", "", node), Ref("CSINode", "", node)) or self._closures.may_concern(node, about)

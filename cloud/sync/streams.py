@@ -120,7 +120,7 @@ class SyncServer:
 
     @contextmanager
     def _counted(self, node: str) -> Iterator[None]:
-        """Count a node's stream, and refuse too many: each holds the keys of a closure, or waiting facts."""
+        # Too many are refused: each holds the keys of a closure, or waiting facts.
         if self._open[node] >= _MOST_STREAMS:
             raise not_carried("a sync stream", f"the node has {_MOST_STREAMS} already")
         self._open[node] += 1

@@ -117,6 +117,7 @@ def _check_certificate(role: Role, name: str, peer: Peer) -> None:
             f"the peer says that it is {role} {name}, but its certificate is for {certified(peer) or 'nobody'}; it "
             f"needs one for {wanted.uri}{name}, or for CN={wanted.common_name}{name} O={wanted.organization}",
         )
+    # A hub's own certificate, which is for servers, must not pass for that of a node or a proxy driver.
     if CLIENT_AUTH not in (peer.purposes or ()):
         raise HandshakeRefused(
             Reason.CERTIFICATE,

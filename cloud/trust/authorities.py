@@ -55,6 +55,7 @@ class Authorities:
         gone, self._found = self._found - found, found
         if not gone:
             return False
+        # By name alone: the links' certificates name their issuer, and TLS has not kept which CA proved them.
         self._taken_out, self._taken_at = frozenset(it.subject.public_bytes() for it in gone), time.monotonic()
         names = sorted(it.subject.rfc4514_string() for it in gone)
         log.warning("taken out of %s: %s; the links that it has proved end", self._path, "; ".join(names))

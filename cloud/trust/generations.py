@@ -179,7 +179,6 @@ class Generations:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _asked_for(self, node: str) -> str:
-        """When and from where the newest certificate that counts was asked for, in words; empty if not known."""
         known = self._store.certificates.get(node, {}).values()
         newest = max(
             (it for it in known if it.state is not CertificateState.VOID), key=lambda it: it.generation, default=None
@@ -198,7 +197,7 @@ def _adopted(node: str, generation: int, shown: Peer) -> Certificate:
 
 
 def _trimmed(known: Certificates) -> Certificates:
-    """A node's certificates without the void ones that nobody needs; the oldest unused ones are void."""
+    # Those that nobody has used go first: a request that is repeated with ever new keys must not fill the record.
     unused = sorted(number for number, it in known.items() if it.state is CertificateState.PENDING)[:-MOST_PENDING]
     found = {number: it.voided() if number in unused else it for number, it in known.items()}
     kept = _last_join(found)

@@ -33,7 +33,7 @@ class JoinRate:
         self._addresses[address] = own
         if len(self._addresses) > MOST_ADDRESSES:
             self._addresses.popitem(last=False)
-        took = own.take(now)
+        took = own.take(now)  # also while the address may take all: its own rate shall not be full when that ends
         if not took and self._all.count(now) < BURST / 2:
             return False
         return self._all.take(now)

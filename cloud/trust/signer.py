@@ -98,6 +98,7 @@ class Signer:
 
     def pin(self) -> str:
         """The fingerprint of the key of the root CA under which the hub's own certificate is."""
+        # A file may hold a chain, whose last certificate is nearest to the root.
         found, bundle = x509.load_pem_x509_certificates(self._files.cert.read_bytes())[-1], self._fresh().bundle
         for _ in bundle:  # a chain is no longer than that
             found = next((it for it in bundle if is_signed(found, by=it)), found)
@@ -110,7 +111,7 @@ class Signer:
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except (x509.ExtensionNotFound, ValueError):
             return []
-        inside = (".svc", ".svc.cluster.local")
+        inside = (".svc", ".svc.cluster.local")  # no edge node resolves these
         hosts = [
             name for name in names.get_values_for_type(x509.DNSName) if "*" not in name and not name.endswith(inside)
         ]
@@ -226,7 +227,6 @@ class Signer:
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def _fresh(self) -> _Authority:
-        """The CA of the files as they are now, or as they were when they could be used last."""
         try:
             contents = self._contents()
             if contents != self._seen:

@@ -108,6 +108,7 @@ class Tokens:
         message says why only to a peer that knows the secret.
         """
         found = self._store.tokens.get(token)
+        # Also for an unknown token, so that the time of the answer does not tell which ids exist.
         expected = found.secret_hash if found is not None else "0" * 64
         if not hmac.compare_digest(expected, _hash(secret)) or found is None:
             raise HandshakeRefused(RefusedFor.TOKEN, "the hub has no such token")

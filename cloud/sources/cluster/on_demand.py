@@ -98,7 +98,6 @@ class OnDemand:
         return list(self._problems.values())
 
     async def _get(self, ref: Ref) -> float | None:
-        """Get an object. Returns the seconds until it is due again; None if it was released or is used anew."""
         use = self._uses[ref]
         try:
             body, good_for_s = await self._getter.get(ref)
@@ -111,7 +110,7 @@ class OnDemand:
         return good_for_s
 
     def _tell(self, ref: Ref, body: Body | None) -> None:
-        """Report a result. The object is known while `found` runs; if `found` fails, it is not known any more."""
+        # Known while `found` runs, because its subscribers ask; not if it fails, because then no node has the result.
         was_known = ref in self._known
         self._known.add(ref)
         try:

@@ -112,7 +112,6 @@ class Reflector:
         self.trouble = ""
 
     async def _watch(self) -> bool:
-        """Follow the events until the server ends the watch. Returns whether there were any."""
         for_s = random.randint(*_WATCH_S)  # noqa: S311  # no secret
         heard = False
         async for what, body in self._api.watch(self._resource, self._version, for_s=for_s):

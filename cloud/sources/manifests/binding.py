@@ -140,8 +140,9 @@ class _Binding:
                 self._pair(claim, best)
                 of_class.remove(best)
 
+    # A pair is a claim and a volume.
+
     def _kept_pairs(self) -> list[tuple[Ref, Ref]]:
-        """The written claims and volumes that were bound last, each to the other."""
         refs = {self._key(ref): ref for kind in (CLAIM, VOLUME) for ref in self._refs(kind)}
         volume_of, claim_of = self._kept.volume_of, self._kept.claim_of
         pairs = {*volume_of.items(), *((claim, volume) for volume, claim in claim_of.items())}
@@ -160,7 +161,6 @@ class _Binding:
         self._volume_of[claim], self._claim_of[volume] = volume, claim
 
     def _named(self) -> list[tuple[Ref, Ref]]:
-        """The written claims and volumes of which one names the other."""
         pairs = set()
         for volume in self._refs(VOLUME):
             if named := self._bodies[volume]["spec"].get("claimRef"):
@@ -172,11 +172,10 @@ class _Binding:
         return sorted(written, key=lambda pair: (pair[0].namespace, pair[0].name, pair[1].name))
 
     def _mismatch(self, claim: Ref, volume: Ref) -> str:
-        """Why a claim and a volume, of which one names the other, do not match; empty if they do, or both name."""
         wanted, given = self._bodies[claim], self._bodies[volume]
         names_claim = bool(given["spec"].get("claimRef"))
         if names_claim and wanted["spec"].get("volumeName"):
-            return ""
+            return ""  # both name each other, and their author knows why
         return matching.mismatch(wanted, given, any_class=names_claim)
 
     def _is_lost(self, claim: Ref) -> bool:
@@ -198,7 +197,6 @@ class _Binding:
         return bool(users) and all(fits)
 
     def _obstacle(self, claim: Ref, volume: Ref) -> str:
-        """Why a claim and a volume, of which one names the other, are not bound; empty if they are."""
         body = self._bodies[claim]
         named = self._bodies[volume]["spec"].get("claimRef")
         if named and (named["namespace"], named["name"]) != (claim.namespace, claim.name):

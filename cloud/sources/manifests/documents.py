@@ -179,9 +179,8 @@ def _scalar(event: Any, line: int) -> str | int | float | bool | None:
 
 
 def _integer(text: str) -> int:
-    """A whole number as Go reads it: a leading 0 means octal."""
     digits = text.lstrip("+-")
-    base = 8 if re.fullmatch("0[0-7]+", digits) else 0
+    base = 8 if re.fullmatch("0[0-7]+", digits) else 0  # as Go reads it: a leading 0 means octal
     number = int(digits, base)
     if number > _LARGEST_INTEGER:
         raise ValueError

@@ -44,15 +44,12 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A file's content at one signature: its objects, or why it cannot be used.
-
-    If the file could not be read, the next try may succeed with the same signature.
-    """
+    # One file's content, at one signature: its objects, or why it cannot be used.
 
     signature: _Signature | None
     entries: tuple[Entry, ...] = ()
     problem: str = ""
-    was_unread: bool = False
+    was_unread: bool = False  # the next try may succeed with the same signature
 
 
 class ManifestFiles:
@@ -134,8 +131,7 @@ def _signature(path: Path) -> _Signature | None:
 
 
 def _read(path: Path) -> _Reading:
-    """A file's content, with its signature before the read. A write meanwhile changes the signature."""
-    signature = _signature(path)
+    signature = _signature(path)  # before the read: a write meanwhile changes it
     try:
         return _Reading(signature, tuple(read_objects(path.name, _bytes_of(path))))
     except BrokenFile as error:

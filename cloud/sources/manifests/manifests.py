@@ -85,8 +85,8 @@ class Manifests(Source):
             log.info("%s has no manifest yet: no node is told anything until it has one", self._directory)
             self._is_named_empty = True
 
+    # Runs in a thread.
     def _scan(self, told: NodeReports, now: Now) -> Mapping[Ref, Item | None]:
-        """Scan, and bind again if files or reports have changed. Runs in the thread. Returns all objects then."""
         self._files.scan(now)
         objects = self._files.objects
         before = self._bound_from
