@@ -271,7 +271,6 @@ class Kube:
         body: Body | Sequence[Body] | None = None,
         content_type: str = "application/json",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Make one request and read its answer. Every error that comes out is a `KubeError`."""
         url = f"{self._client.configuration.host}/{path}" + (f"?{urlencode(query)}" if query else "")
         with self._telling(what):
             answer = await self._client.rest_client.request(  # type: ignore[no-untyped-call]  # the library has no types
@@ -414,13 +413,9 @@ def _trust_as_kubectl(context: ssl.SSLContext) -> None:
     context.verify_flags = context.verify_flags & ~ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
+# aiohttp would wait up to 30 s for the server's close in TLS, of an answer that is not read to its end. Neither the
+# connector nor its client would know of the connection any more, so closing them would leave it open.
 class _ClosingAnswer(aiohttp.ClientResponse):
-    """An answer that closes its connection at once if it is not read to its end.
-
-    aiohttp would wait up to 30 s for the server's close in TLS. Neither the connector nor its client would know of the
-    connection any more, so closing them would leave it open.
-    """
-
     def close(self) -> None:
         if self.connection is not None and self.connection.transport is not None:  # it is there until the end is read
             self.connection.transport.abort()
@@ -474,7 +469,6 @@ def _decode(what: str, data: bytes) -> Body:
 
 
 def _status(data: bytes) -> Body:
-    """The `Status` object of a refusal, or the text of a proxy on the way."""
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError):

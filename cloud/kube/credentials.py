@@ -77,7 +77,6 @@ class ApiCredentials:
             self._note(f"its client certificate cannot be used: {error}")
 
     def _take(self, new: Configuration) -> str:
-        """Use new ones from now on. Returns the reason if that is impossible, else an empty text."""
         old = self._client.configuration
         if new.host != old.host:  # another context is selected now, and this server must not see its token
             return "it names another API server; restart the hub to use that one"

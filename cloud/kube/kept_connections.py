@@ -111,14 +111,12 @@ class KeptConnections:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. `used_at`: when its last request began, in the loop's time."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._reader = AnswerReader()
         self._transport: asyncio.Transport | None = None
         self._waiting: asyncio.Future[HttpAnswer] | None = None
-        self.used_at = 0.0
+        self.used_at = 0.0  # when its last request began, in the loop's time
         self.is_closed = False
 
     async def ask(self, request: bytes) -> HttpAnswer:

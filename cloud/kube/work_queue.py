@@ -94,7 +94,7 @@ class WorkQueue(Generic[K]):
                 del self._tasks[key]
 
     def _is_discarded(self, key: K) -> bool:
-        """Whether the key of this task was discarded; another task may work on it by now."""
+        # Another task may work on the key by now.
         return self._tasks.get(key) is not asyncio.current_task()
 
     async def _try(self, key: K) -> bool:
@@ -113,6 +113,7 @@ class WorkQueue(Generic[K]):
             return False
         if self._settled(key):
             log.info("written at last: %s", key)
+        # Else it was added again meanwhile, and the work may have read an older state.
         if self._added[key] == added:
             del self._added[key]
         loop = asyncio.get_running_loop()
@@ -136,7 +137,6 @@ class WorkQueue(Generic[K]):
             log.error("writing %s failed because of a bug; it is tried again", key, exc_info=error)
 
     def _note(self, key: K, reason: _Reason, text: str) -> bool:
-        """Note a failure. Returns whether it is the first for this reason."""
         is_first = reason not in self._problems
         if key not in self._problems.get(reason, ()):
             self._settled(key)
@@ -146,7 +146,7 @@ class WorkQueue(Generic[K]):
         return is_first
 
     def _settled(self, key: K) -> bool:
-        """Note that a key no longer fails. Returns whether it was the last one for its reason."""
+        # True: it was the last key for its reason.
         for reason, failing in self._problems.items():
             if failing.pop(key, None) is not None:
                 if not failing:

@@ -80,7 +80,6 @@ class Abandonment:
         return found
 
     def _check(self, node: str) -> str:
-        """Check that the node cannot come back. Returns the first words of a later refusal."""
         what = f"edge node {node} is not abandoned"
         if not self._denials.denies(node):
             raise order_refused(what, f"{node} may come back; first run csi-bridge deny {node}")

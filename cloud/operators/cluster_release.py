@@ -204,7 +204,6 @@ class _Steps:
         self.note(kind, body, RELEASED if is_gone else GOES, "" if is_gone else text)
 
     async def _delete(self, kind: str, body: Part) -> bool:
-        """Delete an object, then remove the sidecars' finalizers. Returns whether it is gone."""
         if self._is_dry:
             return False
         resource, where = RESOURCES[kind], (body["metadata"]["name"], body["metadata"].get("namespace", ""))
@@ -242,7 +241,7 @@ class _Steps:
 
 
 async def _passed(request: Awaitable[object], *, unless: Collection[int] = (404, 409)) -> bool:
-    """Make a request. Returns False after these codes: the object is gone or has changed, and the next pass sees it."""
+    # After these codes the object is gone or has changed, and the next pass sees it.
     try:
         await request
     except KubeError as error:

@@ -137,7 +137,6 @@ class LeakAudit:
                 tasks.create_task(work(), name="leak audit")
 
     async def _why_unlisted(self, driver: str, member: Member, kind: str, tally: Tally, *, ends_at: float) -> str:
-        """Take a list into the tally. Returns why it is not whole; empty if it is."""
         node = member.node
         try:
             self._nodes.reach(node, driver)

@@ -94,7 +94,6 @@ class Orders:
         return Done(said=said)
 
     async def _allow(self, order: Allow, by: str) -> Done:
-        """Undo a denial, or show no longer that a replaced certificate of a node appeared."""
         said = [await self._trust.denials.allow(order, by)]
         if self._trust.generations.settle(order.subject):
             said.append(f"the replaced certificate of edge node {order.subject} is shown no longer, and stays refused")

@@ -138,7 +138,6 @@ def _claims(pod: Body) -> dict[str, str]:
 
 
 def _told(pod: Body, fact: Fact | None) -> tuple[Mapping[str, ToldVolume], ToldVolume]:
-    """A pod's volumes by their names in the pod, as far as the node has told of each, and the state of the others."""
     if fact is None or fact.body.get("metadata", {}).get("uid") != pod["metadata"].get("uid"):
         running = part(pod, "status").get("phase") == "Running"  # a kubelet starts no container without them
         return {}, ToldVolume("", VolumeState.MOUNTED if running else VolumeState.WAITING)

@@ -52,7 +52,7 @@ class _WaitingChange:
 
     @property
     def value(self) -> Any:
-        """The field's value; None: no record. Made when it is sent: most `put`s of a status are replaced before."""
+        # Made only when it is sent: most `put`s of a status are replaced before.
         kind, key, body = self.change
         return value_of(kind, key, body) if body is not None else None
 
@@ -263,12 +263,11 @@ class KubernetesRecords:
     # ---- changes of others -------------------------------------------------------------------------------------------
 
     def _seen(self, resource: Resource, body: Body, is_gone: bool) -> None:  # noqa: FBT001  # the fields of an event
-        """Take an event of the watch. An event of an own write tells nothing new."""
         metadata = body["metadata"]
         name = metadata["name"]
         queue, it = self._queues.get((resource.kind, name)), self._copies[resource.kind].objects.get(name)
         if queue is not None and queue.worker is not None:
-            queue.event = body, is_gone
+            queue.event = body, is_gone  # it may be of the worker's own write, whose answer has the version
         elif it is None or it.version == "":
             assert self._writer is not None
             if not is_gone and metadata["uid"] not in self._writer.gone:
@@ -277,7 +276,6 @@ class KubernetesRecords:
             self._write_again(resource, name)
 
     def _found_late(self, resource: Resource, body: Body) -> None:
-        """Let the owners take the records of an object that this hub has not made."""
         assert self._writer is not None
         name = body["metadata"]["name"]
         if why := of_other_hub(resource, body, self._namespace):
@@ -305,7 +303,6 @@ class KubernetesRecords:
             log.warning("%s %s was made by somebody else, and cannot be read: %r", resource.kind, name, error)
 
     def _write_again(self, resource: Resource, name: str) -> None:
-        """Write an object again that somebody else has changed, as memory has it."""
         queue, it = self._queues.get((resource.kind, name)), self._copies[resource.kind].objects[name]
         if queue is not None and queue.worker is not None:
             return

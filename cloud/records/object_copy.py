@@ -101,7 +101,7 @@ class ObjectCopy:
             await asyncio.sleep(retry_s)
 
     async def _has_caught_up(self, kube: Kube, retry_s: float) -> bool:
-        """Make one attempt; False: the copy is behind, and does not have the object that would tell."""
+        # False: the copy is behind, and lacks the object that would tell.
         if not self.objects:
             page = await self._kube.list(self.resource, limit=1)
             self._empty_at = int(page.version)

@@ -100,7 +100,7 @@ class ObjectWriter:
     async def _edit(
         self, place: RecordPlace, it: StoredObject, values: Mapping[Path, Any], *, subresource: str = ""
     ) -> Body:
-        """Set or remove fields of an object (RFC 6902). The version makes the server refuse a changed object (409)."""
+        # The version makes the server refuse an object that somebody else has changed (409).
         steps = [{"op": "replace", "path": "/metadata/resourceVersion", "value": it.version}]
         for path, value in values.items():
             pointer = "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in path)
@@ -119,8 +119,7 @@ class ObjectWriter:
             it.adopt(place.resource, body)
 
     def _forget(self, it: StoredObject) -> None:
-        """Note that an object is gone. Events of it may still come."""
-        self.gone[it.uid] = None
+        self.gone[it.uid] = None  # events of it may still come
         if len(self.gone) > _MOST_GONE:
             del self.gone[next(iter(self.gone))]
         it.version, it.uid, it.records = "", "", {}

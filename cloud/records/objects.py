@@ -150,7 +150,7 @@ def _value_at(body: Any, path: Path) -> Any:
 
 
 def _renamed(value: Any, names: re.Pattern[str], rename: Callable[[str], str]) -> Any:
-    """A copy with other names of fields, at every depth. A null is left out: a schema has none."""
+    # A null is left out: a schema has none.
     if isinstance(value, list | tuple):
         return [_renamed(it, names, rename) for it in value]
     if not isinstance(value, dict):

@@ -72,6 +72,7 @@ def _change(status: Body, told: Body) -> Body:
     if _resize_status(status) in _NODES_TURN:
         if _resize_status(told) or _error_of(told):
             change |= _unfinished(status, told)
+        # Without `allocatedResources` no expansion is under way, so only a size above the known one ends one.
         elif told_size >= (_storage_bytes(status, "allocatedResources") or size + 1):
             change |= _finished(status) if change or _resize_status(status) else {}
     return change

@@ -54,8 +54,8 @@ class CSINodeWriter(FactWriter):
         self._missed.pop(node, None)
 
     def _miss(self, node: str, drivers: Collection[str]) -> Mapping[str, float]:
-        """Replace the node's unreported drivers. Returns them with the time since when each is unreported."""
         before = self._missed.pop(node, {})
+        # A driver that is reported again begins anew when it is missed the next time.
         missed = {name: before.get(name, self._now()) for name in drivers}
         if missed:
             self._missed[node] = missed
@@ -98,6 +98,7 @@ class CSINodeWriter(FactWriter):
         except KubeError as error:
             if old is None or error.reason != "Invalid":
                 raise
+        # The API server refuses the change in place.
         found = await self._write_entries(found, without={name})
         return await self._write_entries(found, without={name}, added=entry)
 

@@ -69,7 +69,6 @@ def _check_kubelet(node: str, found: Body) -> None:
 
 
 def _let_pods_in(node: Body, change: Body) -> None:
-    """Add to a merge patch the removal of the label and the taints that keep pods away from a Node."""
     if (node["metadata"].get("labels") or {}).get(EDGE) == AGENT:
         change["metadata"]["labels"] = {EDGE: None}
     taints = (node.get("spec") or {}).get("taints") or []

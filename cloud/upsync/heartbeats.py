@@ -35,7 +35,7 @@ _STATUS_S: Final = 300.0  # the time between two writes of the same condition: t
 
 
 def _spread(pause_s: float) -> float:
-    """At least nine tenths of a pause, so that nodes that connected together drift apart."""
+    # So nodes that connected together drift apart.
     return pause_s * random.uniform(0.9, 1.0)  # noqa: S311  # no secret
 
 
@@ -104,7 +104,6 @@ class Heartbeats:
     # ---- one node ----------------------------------------------------------------------------------------------------
 
     async def _beat(self, node: str) -> float:
-        """Send one heartbeat; none to a Node that is missing or not the hub's. Returns the seconds to the next one."""
         heart = self._hearts[node]
         try:
             is_sent = await self._send(node, heart)
@@ -140,7 +139,6 @@ class Heartbeats:
     # ---- the Lease ---------------------------------------------------------------------------------------------------
 
     async def _take_lease(self, node: str, heart: _Heart) -> bool:
-        """Take over the Lease, or make one. Returns whether the Node exists and is the hub's."""
         if (found := await self._find(node, heart)) is None:
             return False
         heart.look_at = 0.0
@@ -172,7 +170,6 @@ class Heartbeats:
     # ---- the condition -----------------------------------------------------------------------------------------------
 
     async def _tell_ready(self, found: Body) -> float:
-        """Write the condition, unless it is there and recent. Returns the seconds until the next write."""
         old = condition_of(found, "Ready")
         age_s = self._wall() - seconds_of(old.get("lastHeartbeatTime"))
         if old.get("status") == "True" and 0 <= age_s < _STATUS_S:

@@ -22,7 +22,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cloud.kinds.fields import part
+from cloud.kinds.fields import LONGEST_LABEL_CHARS, part
 from cloud.kinds.nodes import NODE_IDS, in_use, read_ids
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
 from cloud.kube.node_marks import is_reserved
@@ -37,8 +37,6 @@ _NODES: Final = RESOURCES["Node"]
 
 # The controller-manager attaches volumes only to nodes that have this annotation with the value "true".
 _ATTACHED: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
-
-_LONGEST_LABEL_CHARS: Final = 63  # the longest name of a node with a hostname label
 
 
 class NodeWriter(FactWriter):
@@ -88,6 +86,7 @@ class NodeWriter(FactWriter):
         return found
 
     async def _write_status(self, node: str, found: Body, change: Body) -> Body:
+        # Without the version, which each heartbeat changes: no other writer has these fields.
         body = {"metadata": {"uid": found["metadata"]["uid"]}, "status": change}
         return await self._api.patch(_NODES, node, body, subresource="status")
 
@@ -98,7 +97,6 @@ class _Change:
         self._node, self._found, self._fact = node, found, fact
 
     def metadata(self) -> Body:
-        """The labels and annotations to change. Fills `problems`."""
         parts = {"labels": self._labels(), "annotations": self._annotations()}
         return {name: changed for name, changed in parts.items() if changed}
 
@@ -156,9 +154,9 @@ class _Change:
 
 
 def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]:
-    """The labels that a kubelet sets without its drivers. The agent runs only on Linux."""
+    # Those that a kubelet sets without its drivers. The agent runs only on Linux.
     labels = {"kubernetes.io/os": "linux"}
-    if len(node) <= _LONGEST_LABEL_CHARS:
+    if len(node) <= LONGEST_LABEL_CHARS:
         labels["kubernetes.io/hostname"] = node
     if architecture := part(fact or {}, "status", "nodeInfo").get("architecture"):
         labels["kubernetes.io/arch"] = architecture

@@ -93,13 +93,12 @@ def _is_true(conditions: Iterable[Body], kind: str) -> bool:
 
 
 def _is_waited_for(pod: Body) -> bool:
-    """Whether a pod is being deleted and waits for its node, not only for the owner of a finalizer."""
     metadata = pod["metadata"]
+    # With 0 its node has let it go, and it waits for the owner of a finalizer.
     return bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") != 0
 
 
 def _in_words(status: Body) -> list[Body]:
-    """The told conditions, with a sentence for people that names the volumes that are not mounted."""
     waiting = [one for one in (read_volumes(status) or {}).values() if one.state is not VolumeState.MOUNTED]
     most_chars = max(_LEAST_REASON_CHARS, MOST_CHARS // (len(waiting) or 1))
     whys = ((one.name, shorten(one.reason, most_chars)) for one in waiting)
@@ -109,7 +108,6 @@ def _in_words(status: Body) -> list[Body]:
 
 
 def _merged(pod: Body, told: list[Body], now: str) -> list[Body] | None:
-    """All conditions of a pod, because a patch replaces the list, with the told ones; None if it has them already."""
     there = part(pod, "status").get("conditions") or ()
     known = {it.get("type"): it for it in there}
     new: dict[str, Body] = {}
@@ -118,4 +116,5 @@ def _merged(pod: Body, told: list[Body], now: str) -> list[Body] | None:
         if any((old.get(name) or "") != it.get(name, "") for name in ("status", "reason", "message")):
             since = old.get("lastTransitionTime") if old.get("status") == it["status"] else None
             new[it["type"]] = {**it, "lastTransitionTime": since or now}
+    # All of them, because a patch replaces the list.
     return [*(it for it in there if it.get("type") not in new), *new.values()] if new else None

@@ -138,10 +138,10 @@ class WrittenFacts(FactSink):
                     self._add_if_told(node_of(body), Ref("PersistentVolumeClaim", ref.namespace, name))
 
     def _is_gone(self, node: str, body: Body | None) -> bool:
-        """Whether a known Node is gone. After an interruption the watch may show only the Node that replaced it."""
         if body is None:
             self._uids.pop(node, None)
             return True
+        # After an interruption the watch may show only the Node that has replaced it.
         uid = body["metadata"]["uid"]
         before, self._uids[node] = self._uids.get(node, uid), uid
         return bool(before != uid)
