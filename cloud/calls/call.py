@@ -12,7 +12,7 @@ A `Call` is the receiver of two streams (`common.session.receiver.Receiver`): th
   node leaves, the caller gets an error that names the node.
 * An error ends its call, and never the link.
 
-A create, and a call that ends something, is recorded besides (`cloud.claims.claims`):
+A create, and a call that deletes something, is recorded besides (`cloud.claims.claims`):
 
 * `Keeping.FIRST`: the name is recorded before the call is sent, and the things that a create made before the caller
   gets the success.
@@ -172,8 +172,10 @@ class Call(Account, Receiver):
 
     def _claim(self, visit: Visit) -> None:
         info, route, claims = self._info, self._route, self._calls.placement.claims
-        lease_s, machine, over = route.terms
-        attempt = claims.begin(info.driver, info.name, route.node, lease_s=lease_s, machine=machine, over=over)
+        lease_s, machine, stopped_nodes = route.terms
+        attempt = claims.begin(
+            info.driver, info.name, route.node, lease_s=lease_s, machine=machine, stopped_nodes=stopped_nodes
+        )
         self._attempt = attempt
         write = claims.claim(info.driver, attempt) if route.keeping is not Keeping.LATE else None
         if write is not None:
@@ -401,9 +403,10 @@ class Call(Account, Receiver):
         """
         info, route, attempt, claims = self._info, self._route, self._attempt, self._calls.placement.claims
         if attempt is None:
-            is_end = status.ok and route.ends and not info.name
+            if not status.ok or not route.deletes or info.name:
+                return None
             settles = route.keeping is Keeping.FIRST and not info.is_placed
-            return claims.record_deleted(info.driver, route.node, route.ends, settles=settles) if is_end else None
+            return claims.record_deleted(info.driver, route.node, route.deletes, settles=settles)
         was_kept = attempt.claim.is_kept
         if route.keeping is Keeping.OPEN:
             freed = self._settle(status)

@@ -121,16 +121,23 @@ class Claims:
     # ---- names -------------------------------------------------------------------------------------------------------
 
     def begin(
-        self, driver: str, name: str, node: str, *, lease_s: int = 0, machine: str = "", over: Collection[str] = ()
+        self,
+        driver: str,
+        name: str,
+        node: str,
+        *,
+        lease_s: int = 0,
+        machine: str = "",
+        stopped_nodes: Collection[str] = (),
     ) -> Attempt:
-        """Begin a call under a name. The nodes `over` surely run no call of it any more.
+        """Begin a call under a name. The nodes in `stopped_nodes` surely run no call of the name any more.
 
         Raises:
             CallError: a call of the name is open at another node.
         """
         book = self._books[driver]
         claim = book.claims.get(name)
-        if claim is not None and claim.is_open and claim.node != node and claim.node not in over:
+        if claim is not None and claim.is_open and claim.node != node and claim.node not in stopped_nodes:
             raise name_elsewhere(driver, name, claim.node, node)
         return book.begin(name, node, self.now(), lease_s=lease_s, machine=machine)
 

@@ -28,11 +28,11 @@ _OF_A_NODE: Final = frozenset({"ControllerPublishVolume", "ControllerUnpublishVo
 
 # The kind of the thing in a key, by method.
 _KINDS: Final = {
-    method.rpartition("/")[2]: rule.about[0][0] for method, rule in RULES.items() if rule.changes or rule.ends
+    method.rpartition("/")[2]: rule.about[0][0] for method, rule in RULES.items() if rule.changes or rule.deletes
 }
 
 # The method that deletes a thing, by its kind.
-_DELETIONS: Final = {rule.about[0][0]: method.rpartition("/")[2] for method, rule in RULES.items() if rule.ends}
+_DELETIONS: Final = {rule.about[0][0]: method.rpartition("/")[2] for method, rule in RULES.items() if rule.deletes}
 
 
 class Whereabouts(NamedTuple):
@@ -41,7 +41,7 @@ class Whereabouts(NamedTuple):
     name: str = ""  # method and name of a create, the same in each retry; empty if it makes nothing
     things: tuple[Thing, ...] = ()  # the things that the request is about
     parts: tuple[Thing, ...] = ()  # the members of these things. They tell the node if nothing is known of the things.
-    ends: tuple[Thing, ...] = ()  # the things that do not exist after a success
+    deletes: tuple[Thing, ...] = ()  # the things that do not exist after a success
     node_id: str = ""  # the vendor's id of a node, or empty
     # the requested topology, preferred terms first: each a set of segments. Empty: none was requested.
     terms: tuple[Mapping[str, str], ...] = ()
@@ -68,7 +68,7 @@ class _Fields(NamedTuple):
     name: Callable[[Any], Any] | None  # of a create; None: it makes nothing
     about: _Getters  # by kind
     parts: _Getters  # by kind
-    ends: _Getters  # by kind
+    deletes: _Getters  # by kind
     # by path: those without which every vendor refuses the request.
     needed: tuple[tuple[str, Callable[[Any], Any]], ...]
 
@@ -78,13 +78,13 @@ def _fields(method: str) -> _Fields:
     # Only of a method with a rule: callers can invent any number of others.
     rule = RULES[method]
     kind = METHODS[method].request
-    about, parts, ends = (
-        tuple((of, _getter(kind, path)) for of, path in it) for it in (rule.about, rule.parts, rule.ends)
+    about, parts, deletes = (
+        tuple((of, _getter(kind, path)) for of, path in it) for it in (rule.about, rule.parts, rule.deletes)
     )
     needed = ((rule.name,) if rule.name else ()) + (() if rule.optional else tuple(path for _, path in rule.about))
     name = _getter(kind, rule.name) if rule.name else None
     getters = tuple((path, _getter(kind, path)) for path in needed)
-    return _Fields(rule, method.rpartition("/")[2], kind, name, about, parts, ends, getters)
+    return _Fields(rule, method.rpartition("/")[2], kind, name, about, parts, deletes, getters)
 
 
 def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts:
@@ -99,7 +99,7 @@ def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts
         raise ValueError(f"not a {fields.request.DESCRIPTOR.name}") from None
     name = f"{fields.short} {own}" if fields.name is not None and (own := fields.name(message)) else ""
     things = _things(fields.about, message) if fields.about else ()
-    ends = _things(fields.ends, message) if fields.ends else ()
+    deletes = _things(fields.deletes, message) if fields.deletes else ()
     terms: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
     if rule.wants:
         wanted: Any = getattr(message, rule.wants)
@@ -108,7 +108,7 @@ def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts
             if segments := dict(topology.segments):
                 terms[frozenset(segments.items())] = segments
     if is_pinned:
-        return Whereabouts(name, things, (), ends, "", tuple(terms.values()))
+        return Whereabouts(name, things, (), deletes, "", tuple(terms.values()))
     missing = ""
     for path, get in fields.needed:
         if not any(get(message)):
@@ -118,13 +118,13 @@ def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts
         name=name,
         things=things,
         parts=_things(fields.parts, message) if fields.parts else (),
-        ends=ends,
+        deletes=deletes,
         node_id=getattr(message, "node_id", ""),
         terms=tuple(terms.values()),
         missing=missing,
         token=getattr(message, "starting_token", ""),
-        key=_key(fields.short, message, rule) if rule.changes or rule.ends else "",
-        has_secrets=bool(rule.ends and getattr(message, "secrets", None)),
+        key=_key(fields.short, message, rule) if rule.changes or rule.deletes else "",
+        has_secrets=bool(rule.deletes and getattr(message, "secrets", None)),
     )
 
 

@@ -70,13 +70,13 @@ class Rule:
     name: str = ""
     makes: tuple[tuple[str, str], ...] = ()  # the things in the answer of a create: kind and field
     # the things that do not exist after a success: kind and field of the request.
-    ends: tuple[tuple[str, str], ...] = ()
+    deletes: tuple[tuple[str, str], ...] = ()
     wants: str = ""  # the requested topology: a TopologyRequirement or a Topology
     placed: tuple[str, ...] = ()  # the messages in the answer that have a field `accessible_topology`
     # the capabilities without which a driver refuses the call, each with the field that must be set for that; empty:
     # always. Deletions and unpublications have none, because the node must always get them.
     needs: tuple[tuple[str, str], ...] = ()
-    changes: bool = False  # whether the method changes a thing without making or ending one
+    changes: bool = False  # whether the method changes a thing without making or deleting one
 
 
 _CONTROLLER_SERVICE = ("CONTROLLER_SERVICE", "")
@@ -104,7 +104,7 @@ RULES: Final[Mapping[str, Rule]] = {
             ("MODIFY_VOLUME", "mutable_parameters"),
         ),
     ),
-    _CONTROLLER + "DeleteVolume": Rule(about=((VOLUME, "volume_id"),), ends=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "DeleteVolume": Rule(about=((VOLUME, "volume_id"),), deletes=((VOLUME, "volume_id"),)),
     _CONTROLLER + "ControllerPublishVolume": Rule(
         about=((VOLUME, "volume_id"),),
         needs=(_CONTROLLER_SERVICE, ("PUBLISH_UNPUBLISH_VOLUME", ""), ("PUBLISH_READONLY", "readonly")),
@@ -132,7 +132,7 @@ RULES: Final[Mapping[str, Rule]] = {
         placed=("snapshot",),
         needs=(_CONTROLLER_SERVICE, ("CREATE_DELETE_SNAPSHOT", "")),
     ),
-    _CONTROLLER + "DeleteSnapshot": Rule(about=((SNAPSHOT, "snapshot_id"),), ends=((SNAPSHOT, "snapshot_id"),)),
+    _CONTROLLER + "DeleteSnapshot": Rule(about=((SNAPSHOT, "snapshot_id"),), deletes=((SNAPSHOT, "snapshot_id"),)),
     _CONTROLLER + "GetSnapshot": Rule(
         about=((SNAPSHOT, "snapshot_id"),), placed=("snapshot",), needs=(_CONTROLLER_SERVICE, ("GET_SNAPSHOT", ""))
     ),
@@ -152,7 +152,7 @@ RULES: Final[Mapping[str, Rule]] = {
     _GROUP + "DeleteVolumeGroupSnapshot": Rule(
         about=((GROUP, "group_snapshot_id"),),
         parts=((SNAPSHOT, "snapshot_ids"),),
-        ends=((GROUP, "group_snapshot_id"), (SNAPSHOT, "snapshot_ids")),
+        deletes=((GROUP, "group_snapshot_id"), (SNAPSHOT, "snapshot_ids")),
     ),
     _GROUP + "GetVolumeGroupSnapshot": Rule(
         about=((GROUP, "group_snapshot_id"),),
@@ -167,11 +167,11 @@ RULES: Final[Mapping[str, Rule]] = {
 }
 
 
-# The methods whose success ends something.
-ENDS: Final = frozenset(method for method, rule in RULES.items() if rule.ends)
+# The methods whose success deletes something.
+DELETIONS: Final = frozenset(method for method, rule in RULES.items() if rule.deletes)
 
-# The methods whose success makes something or ends it.
-CHANGES: Final = ENDS | {method for method, rule in RULES.items() if rule.name}
+# The methods whose success makes or deletes something.
+CHANGES: Final = DELETIONS | {method for method, rule in RULES.items() if rule.name}
 
 # Those that have a name or a key: they change something at the vendor.
 KEYED: Final = CHANGES | {method for method, rule in RULES.items() if rule.changes}

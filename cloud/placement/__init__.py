@@ -3,7 +3,7 @@
 Read in this order:
 
 * `placement`: the steps of a call.
-* `decisions`, `route`, `find`: the decision; the node of a call, and the node of an id, as tables of rules. Pure.
+* `decisions`, `route`, `find`: the decision; the node of a call, and the node of an id, by numbered rules. Pure.
 * `affinity`: the nodes that PersistentVolumes allow.
 * `outcome`: the meaning of a call's end.
 * `capacity`: GetCapacity of several nodes.

@@ -60,13 +60,14 @@ class Terms(NamedTuple):
 
     lease_s: int = 0  # as of the `Claim`
     machine: str = ""  # as of the `Claim`
-    over: frozenset[str] = frozenset()  # nodes whose open calls do not count: they cannot carry the call out any more
+    # nodes whose open calls do not count, because they cannot carry the call out any more
+    stopped_nodes: frozenset[str] = frozenset()
 
 
 class Keeping(Enum):
     """When the records learn of a call's outcome."""
 
-    NEVER = "the call makes and ends nothing that the book knows"
+    NEVER = "the call makes and deletes nothing that the book knows"
     FIRST = "the name is claimed before the call is sent, and its success is recorded before the caller gets it"
     LATE = "the exemption for pinned creates in `claims`"
     OPEN = "the name is claimed before the call is sent, and freed when its outcome is known; the book keeps no ids"
@@ -86,7 +87,7 @@ class Route(NamedTuple):
     node: str
     member: Member | None  # its reports; None if it has not reported the driver
     keeping: Keeping = Keeping.NEVER  # when the records learn of the outcome
-    ends: tuple[Thing, ...] = ()  # the ids that are recorded as deleted after a success
+    deletes: tuple[Thing, ...] = ()  # the ids that are recorded as deleted after a success
     segment: Segment = Segment.AS_IS  # how the topology in it changes
     has_own_ids: bool = False  # whether the ids of this node are no other node's although the hub did not choose it
     epoch: int = 0  # the number of the election that the call is sent by; 0: the driver has none

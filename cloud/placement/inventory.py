@@ -157,10 +157,10 @@ class Inventories:
             del sought[next(iter(sought))]
         sought[thing] = now
 
-    def ask(self, driver: str, kind: str, nodes: Iterable[str], *, ends: Iterable[Thing] = ()) -> None:
+    def ask(self, driver: str, kind: str, nodes: Iterable[str], *, deletes: Iterable[Thing] = ()) -> None:
         """Ask nodes for their things of a kind, unless they were asked a moment ago. Seek the things of a deletion."""
         now = self._monotonic()
-        for thing in ends:
+        for thing in deletes:
             self._seek(driver, thing, now)
         for node in nodes:
             key = (driver, node, kind)

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from cloud.claims.claims import Claims
-from cloud.claims.rules import CHANGES, ENDS, LISTINGS, Thing
+from cloud.claims.rules import CHANGES, DELETIONS, LISTINGS, Thing
 from cloud.hub_settings import HubSettings
 from cloud.nodes.capabilities import with_topology
 from cloud.nodes.elections import Elections
@@ -122,26 +122,26 @@ class Placement:
         book = view.book
         if mode and mode != Mode.SHARED and not is_local(fleet, named_node, mode):
             node = only_node(driver, named_node, fleet.members, view)
-            if method not in CHANGES or (method in ENDS and node not in book.nodes):
-                book.deletions += method in ENDS
+            if method not in CHANGES or (method in DELETIONS and node not in book.nodes):
+                book.deletions += method in DELETIONS
                 return CallInfo(driver, method, named_node=named_node, mode=mode), Route(node, fleet.members.get(node))
         info = read_info(driver, method, request, named_node=named_node, mode=mode, fleet=fleet)
-        ends = info.fields.ends
+        deletes = info.fields.deletes
         if mode == Mode.SHARED:
             view = view._replace(election=self.elections.drivers.get(driver))
-        elif ends:
-            view = view._replace(listed=self.inventories.listed(driver, ends[0]))
+        elif deletes:
+            view = view._replace(listed=self.inventories.listed(driver, deletes[0]))
         try:
             found = route(info, view)
         except ListsNeeded as needed:
             nodes = [it.node for it in view.fleet if can_list(it, needed.kind, view)]
-            self.inventories.ask(driver, needed.kind, nodes, ends=ends)
+            self.inventories.ask(driver, needed.kind, nodes, deletes=deletes)
             raise needed.error from None
-        if ends and isinstance(found, Route):
-            self.inventories.sent(driver, ends)
-            book.deletions += len(found.ends) < len(ends)
-            if info.is_placed and not found.ends:
-                what = ", ".join(map(str, ends))
+        if deletes and isinstance(found, Route):
+            self.inventories.sent(driver, deletes)
+            book.deletions += len(found.deletes) < len(deletes)
+            if info.is_placed and not found.deletes:
+                what = ", ".join(map(str, deletes))
                 log.warning("no edge node of driver %s has %s: node %s answers its deletion", driver, what, found.node)
         return info, found
 

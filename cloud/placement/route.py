@@ -9,49 +9,11 @@
 
 A node holds a name if it may have carried out a create of this name (`Book.holders`).
 
-    call                   the first rule that applies decides
-    create, long name      refuse: the name would stay in the records for as long as its outcome is in
-                           doubt, and CSI allows 128 bytes
-    create, new name       refuse if the nodes hold too many names for open creates of the driver; the
-                           last quarter is for nodes with few (`has_room`). A retry passes
-    shared                 1. no node is elected (`election`): refuse
-                           2. it changes something, and the hub has lost records: refuse (`knowledge_lost`)
-                           3. a call about the same thing, or a create of the name, is open on a node: this node; if it
-                              is away, or another machine has its name by now, refuse. An open create
-                              no longer counts once its machine has surely stopped it: a retry is idempotent by the name
-                           4. the node that an operator names
-                           5. the elected node
-                           6. it is the next page of a list of another node: refuse (`token_unknown`)
-    pinned                 1. the node that the caller names
-                           2. the only node that runs the driver
-                           3. refuse; `knowledge_lost` if the hub has lost records
-    pinned create          as above, and refuse if only other nodes hold the name (`name_elsewhere`)
-    local, unparsable      refuse: `no_place`
-    local, needs more      the driver lacks a capability on the node that it has on most nodes: refuse (`_lacking`)
-    local, lacks a field   several nodes run the driver: refuse; else as below, and the vendor
-                           refuses it
-    local create           1. a node that holds the name; of several, a connected one first
-                           2. the node of the source volume or snapshot; if the requested topology is elsewhere, refuse
-                              it
-                           3. the only node in the requested topology
-                           4. the hub has lost records, so another node may hold this one: refuse
-                              (`knowledge_lost`)
-                           5. the first connected node in the topology, preferred terms first; if none is connected,
-                              the first node. Nodes that may carry the create out come before the others
-                           6. the only node, if no topology is requested
-                           7. refuse
-    local, about ids       the node that has all of them (`find`); several nodes: refuse
-    local deletion of a    the first node that may have it by its PersistentVolume: the vendor there answers, and the
-    thing that no node has hub records nothing. Only when every node of the driver has sent a list that began after the
-                           call first came. Refuse (`no_place`) while a node is away or cannot list, records are lost, a
-                           node was forgotten with its things, a create is open, or if the call has Secrets
-    local GetCapacity      the connected nodes in the topology (without one: of all nodes) that have the capability.
-                           One: this node; none or several: `AskAll`. Refuse if all lack the capability, records are
-                           lost, or no node is in the topology and one has not told its own
-    local list of all      `AskAll`: the page's node and the next ones; with one node, this node. Refuse if a node has
-                           things of the driver and has not reported it (`not_listed`), records are lost
-                           (`knowledge_lost`), or the token is of no list (`token_unknown`)
-    local, about no id     the only node; several nodes: refuse, as one node's answer would look complete
+For example, n1 and n2 run a driver with a topology, and its proxy driver names no node. So CreateVolume of pvc-1 is a
+local call. It asks for the zone of n2, and goes there. If its outcome stays unknown, n2 holds the name: a retry goes
+to n2, and is refused while n2 is away. DeleteVolume of the new id goes to n2, because the book has the id there.
+
+Each function below is a list of rules, in the order in which they apply. Each rule stands at its branch.
 
 If the hub chooses the node, or an operator sends the create by hand, the hub claims the name before it sends the
 create. For a create that a proxy driver pins, the records learn of the outcome later, if at all (`Keeping`).
@@ -63,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cloud.claims.claim import Claim, Mark
-from cloud.claims.requests import LONGEST_CHARS, NOTHING_ASKED, needs, read
+from cloud.claims.requests import LONGEST_CHARS, needs, read
 from cloud.claims.rules import CHANGES, GET_CAPACITY, KEYED, LISTINGS
 from cloud.nodes.elections import DriverElection
 from cloud.nodes.fleet import Fleet, Member
@@ -85,7 +47,8 @@ from common.status import Code
 
 _SHOWN: Final = 10  # a message names at most this many nodes
 
-# The nodes of a list that are asked ahead. Of external-attacher's 15 s for all pages, 1,000 nodes have 0.9 s each.
+# The nodes of a list that are asked ahead. external-attacher allows 15 s for all pages, so with 1,000 nodes each round
+# of 65 has 0.9 s.
 _AHEAD: Final = 64
 
 
@@ -97,17 +60,23 @@ def is_local(fleet: Fleet, named_node: str, mode: str) -> bool:
 
 
 def read_info(driver: str, method: str, request: bytes, *, named_node: str, mode: str, fleet: Fleet) -> CallInfo:
-    """Read the fields of a request that `route` needs; none if the call is pinned and makes and ends nothing."""
+    """Read the fields of a request that `route` needs.
+
+    Returns empty fields for a pinned call that neither creates nor deletes.
+    """
     is_placed = is_local(fleet, named_node, mode)
-    if not (is_placed or method in CHANGES or (mode == Mode.SHARED and (method in KEYED or method in LISTINGS))):
-        return CallInfo(driver, method, NOTHING_ASKED, named_node, mode)
+    is_shared = mode == Mode.SHARED and (method in KEYED or method in LISTINGS)
+    if not (is_placed or is_shared or method in CHANGES):
+        return CallInfo(driver, method, named_node=named_node, mode=mode)
     try:
         fields = read(method, request, is_pinned=not is_placed and mode != Mode.SHARED)
         needed = needs(method, request) if is_placed and fleet.is_mixed else frozenset()
     except ValueError as error:
-        return CallInfo(driver, method, NOTHING_ASKED, named_node, mode, str(error), is_placed=is_placed)
+        return CallInfo(driver, method, named_node=named_node, mode=mode, unreadable=str(error), is_placed=is_placed)
     name = fields.name or (fields.key if mode == Mode.SHARED else "")
-    return CallInfo(driver, method, fields, named_node, mode, "", needed, name, is_placed)
+    return CallInfo(
+        driver, method, fields, named_node=named_node, mode=mode, needs=needed, name=name, is_placed=is_placed
+    )
 
 
 def route(info: CallInfo, now: View) -> Route | AskAll:
@@ -117,29 +86,43 @@ def route(info: CallInfo, now: View) -> Route | AskAll:
         _check_name(info)
     holders = now.book.holders(name) if name in now.book.claims else []
     if info.mode == Mode.SHARED:
-        found: Route | AskAll = _shared(info, now)
+        decision: Route | AskAll = _shared(info, now)
+    elif info.is_placed:
+        decision = _local(info, now, holders)
     else:
-        found = _local(info, now, holders) if info.is_placed else _pinned(info, now, holders)
-    if name and not holders and isinstance(found, Route):
-        own, together = now.book.open.get(found.node, 0), len(now.book.opened)
+        decision = _pinned(info, now, holders)
+    # A new name needs room among the open creates of the driver. The last quarter of the room is for nodes with few
+    # (`has_room`). A retry passes, because it may settle an outcome.
+    if name and not holders and isinstance(decision, Route):
+        own = now.book.open.get(decision.node, 0)
+        together = len(now.book.opened)
         if not has_room(own, together, now.most_open, sharers=len(now.fleet.members)):
-            raise CallError(
-                f"edge node {found.node} gets no create of a new name of driver {info.driver}, because the outcome of "
-                f"too many others is not known; their retries settle them: look at the driver on {found.node} and at "
-                f"the node's link, or raise --max-open-creates of the hub ({now.most_open})"
-            )
-    return found
+            raise _no_room(info, now, decision.node)
+    return decision
+
+
+def _no_room(info: CallInfo, now: View, node: str) -> CallError:
+    return CallError(
+        f"edge node {node} takes no new create of driver {info.driver}: too many earlier creates have an unknown "
+        f"outcome. Their retries settle them; look at the driver on {node} and at the node's link, or raise "
+        f"--max-open-creates of the hub ({now.most_open})"
+    )
 
 
 def _check_name(info: CallInfo) -> None:
+    # A long name would stay in the records for as long as its outcome is in doubt.
     method, _, name = info.name.partition(" ")
-    if len(name) > (LONGEST_CHARS if info.fields.name else 2 * LONGEST_CHARS):
-        what = f"a {'create whose name' if info.fields.name else 'call whose id'} has {len(name)} characters"
-        raise _unfit(info, what, f"CSI allows 128 bytes for the name in {method}")
+    is_create = bool(info.fields.name)
+    longest = LONGEST_CHARS if is_create else 2 * LONGEST_CHARS  # a key may hold two ids
+    if len(name) <= longest:
+        return
+    subject = "create whose name" if is_create else "call whose id"
+    why = f"CSI allows 128 bytes for the name in {method}"
+    raise _unfit(info, f"a {subject} has {len(name)} characters", why)
 
 
-def _unfit(info: CallInfo, what: str, why: str) -> CallError:
-    return CallError(f"no edge node of driver {info.driver} can be chosen for {what}: {why}")
+def _unfit(info: CallInfo, subject: str, why: str) -> CallError:
+    return CallError(f"no edge node of driver {info.driver} can be chosen for {subject}: {why}")
 
 
 def _lacking(info: CallInfo, node: str, capability: str) -> CallError:
@@ -151,98 +134,136 @@ def _lacking(info: CallInfo, node: str, capability: str) -> CallError:
 
 
 def _pinned(info: CallInfo, now: View, holders: Sequence[str]) -> Route:
+    # 1. The node that the caller names, else the only node that runs the driver, else refuse.
     node = only_node(info.driver, info.named_node, now.fleet.members, now)
     member = now.fleet.members.get(node)
+    # 2. Only other nodes hold the name: refuse the create.
     if holders and node not in holders:
         raise name_elsewhere(info.driver, info.name, holders[0], node)
-    ends = tuple(thing for thing in info.fields.ends if info.is_by_hand or now.book.has(thing, node))
-    if not (info.name or ends):
+    deletes = tuple(thing for thing in info.fields.deletes if info.is_by_hand or now.book.has(thing, node))
+    if not (info.name or deletes):
         return Route(node, member)
     keeping = Keeping.FIRST if info.is_by_hand else Keeping.LATE
     has_own_ids = info.is_by_hand and now.fleet.has_topology
-    return Route(node, member, keeping=keeping, ends=ends, has_own_ids=has_own_ids)
+    return Route(node, member, keeping=keeping, deletes=deletes, has_own_ids=has_own_ids)
 
 
 def _shared(info: CallInfo, now: View) -> Route | AskAll:
     election = now.election
     elected = election.elected if election is not None else None
+    # 1. No node is elected: refuse.
     if election is None or elected is None:
         why = election.why_nobody() if election is not None else "it has no election"
         raise CallError(f"no edge node serves driver {info.driver} (--placement=shared): {why}")
+    # 2. The request cannot be parsed: refuse.
     if info.unreadable:
         raise no_place(info.driver, "what the call is about", info.unreadable)
     node = info.named_node or elected.node
-    at = page_tokens.read(info.fields.token)
-    if at is not None and at.node != node:
-        raise token_unknown(info.method, at.node)
+    # 3. The next page is another node's, whose token this node's driver does not know: refuse.
+    page = page_tokens.read(info.fields.token)
+    if page is not None and page.node != node:
+        raise token_unknown(info.method, page.node)
+    # 4. The call changes nothing: the node that an operator names, else the elected node.
     if not info.name:
         chosen = Route(node, now.fleet.members.get(node), epoch=elected.epoch)
         return AskAll((chosen,)) if info.method in LISTINGS else chosen
+    # 5. The hub has lost records, and several nodes run the driver: refuse. Another node may have an open call.
     if now.loss and len(now.fleet) > 1:
         raise knowledge_lost(info.driver, now.loss)
+    # 6. A call of the name, or about the same thing, is open at another node: that node if it is connected and no
+    #    operator names another, else refuse. An open create of the name does not count once its machine has surely
+    #    stopped it: a retry is idempotent by the name.
     claims = now.book.open_about(info.name)
-    over = frozenset(it.node for it in claims if it.name == info.name and election.has_stopped(it))
-    holders = sorted({it.node for it in claims} - over, key=lambda holder: (holder not in now.connected, holder))
+    stopped_nodes = frozenset(claim.node for claim in claims if claim.name == info.name and election.has_stopped(claim))
+    open_nodes = {claim.node for claim in claims} - stopped_nodes
+    holders = sorted(open_nodes, key=lambda holder: (holder not in now.connected, holder))
     if holders and node not in holders:
         if info.named_node or holders[0] not in now.connected:
-            holder, until = holders[0], _until(holders[0], info, claims, election)
-            raise CallError(
-                f"{info.name} of driver {info.driver} has an open outcome on edge node {holder}, which is away or "
-                f"takes no calls: it goes on when {holder} answers{until}; if {holder} is gone for good, switch its "
-                f"machine off, then csi-bridge forget {holder}"
-            )
+            raise _open_elsewhere(info, holders[0], claims, election)
         node = holders[0]
+    # 7. The open call is another machine's, which had the node's name before: refuse, unless an operator names the
+    #    node.
     known = election.known(node)
     machine = known.stored.instance
-    others = (it for it in claims if it.node == node and it.machine not in ("", machine))
-    if not info.named_node and node in holders and any(others):
-        until = _until(node, info, claims, election)
-        raise CallError(
-            f"{info.name} of driver {info.driver} has an open outcome on another machine that had the name of edge "
-            f"node {node}: it goes on when that one is back{until}; if it is switched off for good, run the command "
-            f"that csi-bridge audit shows for the call"
-        )
-    terms = Terms(known.lease_s if info.fields.name else 0, machine, over)
+    has_other_machine = any(claim.machine not in ("", machine) for claim in claims if claim.node == node)
+    if not info.named_node and node in holders and has_other_machine:
+        raise _other_machine(info, node, claims, election)
+    # 8. Else as rule 4.
+    terms = Terms(known.lease_s if info.fields.name else 0, machine, stopped_nodes)
     return Route(node, now.fleet.members.get(node), keeping=Keeping.OPEN, epoch=elected.epoch, terms=terms)
 
 
-def _until(node: str, info: CallInfo, claims: Iterable[Claim], election: DriverElection) -> str:
-    at = next((election.stops_at(it) for it in claims if it.node == node and it.name == info.name), math.inf)
-    return f", or at {timestamp(at)}, when it has surely stopped" if at < math.inf else ""
+def _open_elsewhere(info: CallInfo, holder: str, claims: Iterable[Claim], election: DriverElection) -> CallError:
+    until = _or_when_stopped(holder, info, claims, election)
+    return CallError(
+        f"{info.name} of driver {info.driver} has an open outcome on edge node {holder}, which is away or takes no "
+        f"calls: it goes on when {holder} answers{until}; if {holder} is gone for good, switch its machine off, then "
+        f"csi-bridge forget {holder}"
+    )
+
+
+def _other_machine(info: CallInfo, node: str, claims: Iterable[Claim], election: DriverElection) -> CallError:
+    until = _or_when_stopped(node, info, claims, election)
+    return CallError(
+        f"{info.name} of driver {info.driver} has an open outcome on another machine that had the name of edge node "
+        f"{node}: it goes on when that one is back{until}; if it is switched off for good, run the command that "
+        f"csi-bridge audit shows for the call"
+    )
+
+
+def _or_when_stopped(node: str, info: CallInfo, claims: Iterable[Claim], election: DriverElection) -> str:
+    """The end of an error message: when the open call has surely stopped. Empty if unknown."""
+    ends = (election.stops_at(claim) for claim in claims if claim.node == node and claim.name == info.name)
+    end = next(ends, math.inf)
+    return f", or at {timestamp(end)}, when it has surely stopped" if end < math.inf else ""
 
 
 def _local(info: CallInfo, now: View, holders: Sequence[str]) -> Route | AskAll:
     fields = info.fields
+    # 1. The request cannot be parsed: refuse.
     if info.unreadable:
         raise no_place(info.driver, "what the call is about", info.unreadable)
+    # 2. A required field is empty, and several nodes run the driver: refuse. With one node the vendor refuses the call.
     if fields.missing and len(now.fleet.members) > 1:
         # Not INVALID_ARGUMENT, which only vendors answer (docs/csi-contract.md#the-vendors-errors-pass-unchanged).
         raise CallError(f"{info.method.rpartition('/')[2]} needs the field {fields.missing}, which is empty")
+    # 3. GetCapacity and a list of all things may go to several nodes.
     if info.method == GET_CAPACITY and now.fleet.members:
         return _capacity(info, now)
     if info.method in LISTINGS and not fields.things:
         return _list(info, now)
-    ends = fields.ends
+    # 4. A create, or a call about ids. If no node has the thing of a deletion, the vendor answers, and the hub records
+    #    nothing.
+    deletes = fields.deletes
     try:
         node = _node_for_create(info, now, holders) if fields.name else _node_for_call(info, now)
     except ListsNeeded as needed:
-        node, ends = _node_for_deletion(info, now, needed), ()
-    if info.needs and (missing := info.needs & now.fleet.lacking(node)):
-        raise _lacking(info, node, min(missing))
+        node = _node_for_deletion(info, now, needed)
+        deletes = ()
+    # 5. The driver lacks a capability on the node that it has on most nodes: refuse.
+    if info.needs:
+        missing = info.needs & now.fleet.lacking(node)
+        if missing:
+            raise _lacking(info, node, min(missing))
     member = now.fleet.members.get(node)
-    keeping = Keeping.FIRST if fields.name or ends else Keeping.NEVER
+    keeping = Keeping.FIRST if fields.name or deletes else Keeping.NEVER
     segment = _segment(member, info.mode)
-    return Route(node, member, keeping=keeping, ends=ends, segment=segment)
+    return Route(node, member, keeping=keeping, deletes=deletes, segment=segment)
 
 
 def _node_for_create(info: CallInfo, now: View, holders: Sequence[str]) -> str:
-    fields, fleet = info.fields, now.fleet
+    fields = info.fields
+    fleet = now.fleet
+    # 1. A node that holds the name. If several nodes hold it, a connected one comes first.
     if holders:
         return next((node for node in holders if node in now.connected), holders[0])
+    # 2. The node of the source volume or snapshot.
     if fields.things:
         return _beside_source(info, now)
+    # 3. A node in the requested topology.
     if fields.terms and (len(fleet.members) != 1 or any(member.segments for member in fleet)):
         node = _in_topology(info, now)
+    # 4. The call requests no topology, and several nodes run the driver: refuse.
     elif len(fleet.members) > 1:
         why = (
             "the call asks for no topology, and the driver runs on several nodes; run external-provisioner with "
@@ -250,6 +271,7 @@ def _node_for_create(info: CallInfo, now: View, holders: Sequence[str]) -> str:
             "WaitForFirstConsumer, or name the node with --node"
         )
         raise _unfit(info, fields.name, why)
+    # 5. The only node. `only_node` refuses if the hub has lost records, or knows no node.
     elif fleet.members and not now.loss:
         (node,) = fleet.members
     else:
@@ -261,73 +283,90 @@ def _node_for_create(info: CallInfo, now: View, holders: Sequence[str]) -> str:
 
 
 def _beside_source(info: CallInfo, now: View) -> str:
-    fields, node = info.fields, find(info, now)
+    terms = info.fields.terms
+    node = find(info, now)
     member = now.fleet.members.get(node)
-    if fields.terms and member is not None and member.tells_segments and not any(map(member.matches, fields.terms)):
+    if terms and member is not None and member.tells_segments and not any(map(member.matches, terms)):
         # The scheduler chooses another node (docs/csi-contract.md#resource_exhausted-lets-the-scheduler-choose-again).
         raise CallError(
-            f"{fields.things[0]} of driver {info.driver} is on edge node {node}, and a copy of it is requested for "
-            f"another place; let the pod that uses the copy run on {node}",
+            f"{info.fields.things[0]} of driver {info.driver} is on edge node {node}, and a copy of it is requested "
+            f"for another place; let the pod that uses the copy run on {node}",
             code=Code.RESOURCE_EXHAUSTED,
         )
     return node
 
 
 def _in_topology(info: CallInfo, now: View) -> str:
-    fields, fleet = info.fields, now.fleet
-    fitting = list(dict.fromkeys(node for term in fields.terms for node in fleet.at(term)))
+    terms = info.fields.terms
+    fleet = now.fleet
+    fitting = list(dict.fromkeys(node for term in terms for node in fleet.at(term)))
     if not fitting:
         known = ", ".join(member.node for member in list(fleet)[:_SHOWN])
         why = f"none of the nodes that run it ({known or 'none does'}) is in the topology of the call"
-        raise _unfit(info, fields.name, why)
-    is_choice = len(fields.terms) > 1 or len(fitting) > 1  # another term may have a node that the hub has lost
-    if is_choice and now.loss:
+        raise _unfit(info, info.fields.name, why)
+    # With a choice, the right node may be among the lost records: another node may hold this name.
+    has_choice = len(terms) > 1 or len(fitting) > 1
+    if has_choice and now.loss:
         raise knowledge_lost(info.driver, now.loss)
+    # Preferred terms come first, nodes that may carry the create out before the others, then a connected one.
     able = [node for node in fitting if not (fleet.members[node].refused or info.needs & fleet.lacking(node))]
     best = able or fitting
     return next((node for node in best if node in now.connected), best[0])
 
 
 def _node_for_call(info: CallInfo, now: View) -> str:
+    # 1. The call is about ids: the node that has all of them.
     if info.fields.things:
         return find(info, now)
+    # 2. It is about no id, and several nodes run the driver: refuse, because one node's answer would look complete.
     if len(now.fleet) > 1:
         raise CallError(
             f"{info.method.rpartition('/')[2]} would have to ask all {len(now.fleet)} edge nodes that run driver "
             f"{info.driver}, which the hub does not do yet; ask one: csi-bridge call --node NODE"
         )
+    # 3. The only node.
     return only_node(info.driver, "", now.fleet.members, now)
 
 
 def _node_for_deletion(info: CallInfo, now: View, needed: ListsNeeded) -> str:
-    """A node for the deletion of a thing that no node has. Raises ListsNeeded while that is not certain."""
-    fields, fleet = info.fields, now.fleet
+    """A node for the deletion of a thing that no node has. Raises ListsNeeded while the hub cannot be certain.
+
+    Of the nodes that may have the thing by its PersistentVolume, the first one answers.
+    """
+    fields = info.fields
+    fleet = now.fleet
     silent = [member.node for member in fleet if not can_list(member, needed.kind, now)]
-    if not needed.nodes or fields.ends != fields.things or not set(needed.nodes).isdisjoint(silent):
+    # 1. It is no such deletion, or a node that may have the thing cannot list.
+    deletes_all = fields.deletes == fields.things
+    can_all_list = set(needed.nodes).isdisjoint(silent)
+    if not (needed.nodes and deletes_all and can_all_list):
         raise needed
-    if why := _why_uncertain(info, now, silent):
+    # 2. A node may have the thing although no list names it.
+    why = _why_uncertain(info, now, silent)
+    if why:
         why = f"the hub has no record of it, and {why}"
         raise ListsNeeded(needed.kind, no_place(info.driver, str(fields.things[0]), why)) from needed
+    # 3. Not every node of the driver has sent a list that began after the call first came.
     if {*fleet.members, *now.book.nodes} - now.listed:
         raise needed
     return needed.nodes[0]
 
 
 def _why_uncertain(info: CallInfo, now: View, silent: Sequence[str]) -> str:
-    """Why a node may have a thing although no list tells it; empty: none of these reasons.
+    """Returns why a node may still have the thing although no list names it; empty if nothing speaks for it.
 
-    Returns the end of the sentence `the hub has no record of it, and …`. `silent` are nodes that cannot be asked for a
+    The reason ends the sentence `the hub has no record of it, and …`. `silent` are nodes that cannot be asked for a
     list.
     """
-    book, fleet = now.book, now.fleet
+    book = now.book
+    members = now.fleet.members
     if now.loss:
         return f"has lost others ({now.loss}): see docs/troubleshooting.md#the-hub-has-lost-records"
-    if left := sorted(
-        node for node, mark in book.marks.items() if mark is Mark.FORGOTTEN and node not in fleet.members
-    ):
+    forgotten = sorted(node for node, mark in book.marks.items() if mark is Mark.FORGOTTEN and node not in members)
+    if forgotten:
         return (
-            f"has forgotten {', '.join(left[:_SHOWN])}, which had volumes or snapshots; csi-bridge forget {left[0]} "
-            f"--abandon-volumes gives them up"
+            f"has forgotten {', '.join(forgotten[:_SHOWN])}, which had volumes or snapshots; csi-bridge forget "
+            f"{forgotten[0]} --abandon-volumes gives them up"
         )
     if silent:
         return f"{', '.join(silent[:_SHOWN])} cannot be asked for a list"
@@ -339,40 +378,50 @@ def _why_uncertain(info: CallInfo, now: View, silent: Sequence[str]) -> str:
 
 
 def _capacity(info: CallInfo, now: View) -> Route | AskAll:
-    fleet, terms = now.fleet, info.fields.terms
+    fleet = now.fleet
+    terms = info.fields.terms
     if now.loss:
         raise knowledge_lost(info.driver, now.loss)
     nodes = fleet.at(terms[0]) if terms else list(fleet.members)
+    # The node that has not told its topology may be in the requested one.
     if not nodes and fleet.untold:
         raise _unfit(info, "GetCapacity", f"edge node {fleet.untold} has not told its topology yet")
     able = [node for node in nodes if not info.needs & fleet.lacking(node)] if info.needs else nodes
     if nodes and not able:
         raise _lacking(info, nodes[0], min(info.needs))
+    # A route of exactly one node goes the usual way. Several nodes, or none, are answered by the hub.
     routes = _routes(info, fleet, (node for node in able if node in now.connected))
     return routes[0] if len(routes) == 1 else AskAll(routes)
 
 
 def _list(info: CallInfo, now: View) -> Route | AskAll:
-    fleet, token = now.fleet, info.fields.token
-    at = page_tokens.read(token)
+    fleet = now.fleet
+    token = info.fields.token
+    page = page_tokens.read(token)
+    # 1. The hub has lost records, so it may not know all nodes: refuse.
     if now.loss:
         raise knowledge_lost(info.driver, now.loss)
-    if strangers := sorted(set(now.book.nodes) - fleet.members.keys()):
-        raise not_listed(info.driver, info.method, dict.fromkeys(strangers, "it has not reported the driver yet"))
-    if not fleet.members or (len(fleet) == 1 and at is None):
+    # 2. A node has things of the driver and has not reported it: refuse, because the list would look complete.
+    unreported = sorted(set(now.book.nodes) - fleet.members.keys())
+    if unreported:
+        raise not_listed(info.driver, info.method, dict.fromkeys(unreported, "it has not reported the driver yet"))
+    # 3. One node runs the driver, and the token is not the hub's: that node, with the driver's own token.
+    if not fleet.members or (len(fleet) == 1 and page is None):
         node = only_node(info.driver, "", now.fleet.members, now)
         member = fleet.members.get(node)
         return Route(node, member, segment=_segment(member, info.mode))
-    if token and (at is None or (at.own and at.node not in fleet.members)):
+    # 4. The token is of no list of these nodes: refuse.
+    if token and (page is None or (page.own and page.node not in fleet.members)):
         raise token_unknown(info.method)
+    # 5. The page's node and the next ones.
     nodes = list(fleet.members)
-    begin = bisect_left(nodes, at.node) if at is not None else 0
+    begin = bisect_left(nodes, page.node) if page is not None else 0
     return AskAll(_routes(info, fleet, nodes[begin : begin + 1 + _AHEAD]))
 
 
 def _routes(info: CallInfo, fleet: Fleet, nodes: Iterable[str]) -> tuple[Route, ...]:
-    found = ((node, fleet.members[node]) for node in nodes)
-    return tuple(Route(node, member, segment=_segment(member, info.mode)) for node, member in found)
+    members = ((node, fleet.members[node]) for node in nodes)
+    return tuple(Route(node, member, segment=_segment(member, info.mode)) for node, member in members)
 
 
 def _segment(member: Member | None, mode: str) -> Segment:

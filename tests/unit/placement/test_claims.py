@@ -354,7 +354,7 @@ async def test_no_call_is_sent_that_waited_while_its_node_was_forgotten_or_anoth
         over = claims.begin(D, "CreateVolume other", "n1")
         taking_over = asyncio.create_task(claimed(claims, D, over))
         await settle()
-        claims.begin(D, "CreateVolume other", "n2", over={"n1"})
+        claims.begin(D, "CreateVolume other", "n2", stopped_nodes={"n1"})
         forgetting = asyncio.create_task(claims.forget("n1"))
         await settle()
     await forgetting
@@ -388,7 +388,7 @@ async def test_no_second_call_of_a_name_begins_at_another_node_unless_the_first_
     with pytest.raises(CallError, match="may have carried out"):
         claims.begin(D, NAME, "n2")
     claims.begin(D, NAME, "n1")
-    claims.begin(D, NAME, "n2", over={"n1"})
+    claims.begin(D, NAME, "n2", stopped_nodes={"n1"})
     first.send()
     claims.end_attempt(D, first, in_doubt=True)
     assert (claims.book(D).holders(NAME), claims.book(D).open) == (["n2"], {"n2": 1})

@@ -73,10 +73,10 @@ def test_a_pinned_create_is_claimed_late_and_an_operators_first(mode: str, keepi
 
 
 def test_a_pinned_deletion_of_an_id_that_the_store_does_not_have_there_passes_unrecorded() -> None:
-    for holder, ends in (("n1", (VOLUME_1,)), ("n2", ())):
+    for holder, deletes in (("n1", (VOLUME_1,)), ("n2", ())):
         decision = decided("DeleteVolume", delete(), book(holder), mode=Mode.PINNED, wanted="n1")
         assert isinstance(decision, Route)
-        assert (decision.ends, decision.keeping is Keeping.NEVER) == (ends, not ends)
+        assert (decision.deletes, decision.keeping is Keeping.NEVER) == (deletes, not deletes)
 
 
 @pytest.mark.parametrize("away", ["n1", "n2"])
@@ -145,7 +145,7 @@ def test_the_deletion_of_what_no_node_has_goes_to_the_first_node_that_may_have_i
     for node, now in (("n1", {}), ("n1", {"book": back}), ("n2", {"volumes": affinity("n2", "n3", handle="vol-1")})):
         decision = of_nobodys(**now)
         assert isinstance(decision, Route)
-        assert (decision.node, decision.ends, decision.keeping) == (node, (), Keeping.NEVER)
+        assert (decision.node, decision.deletes, decision.keeping) == (node, (), Keeping.NEVER)
 
 
 def test_no_other_call_and_no_secret_goes_to_a_node_by_the_lists_of_others() -> None:
