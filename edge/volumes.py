@@ -29,7 +29,6 @@ class Pod:
     service_account: str = ""
     fs_group: int | None = None  # `securityContext.fsGroup`, or None
     fs_group_on_root_mismatch: bool = False  # `fsGroupChangePolicy` is OnRootMismatch (else Always)
-    selinux_label: str = ""  # the label for a mount's context option ("user:role:type:level"); empty without one
     runtime_class: str = ""  # its `runtimeClassName`; empty without one
     # It wants no volume any more. It has ended; or it was deleted, and its containers have ended or its grace period is
     # over.
@@ -126,7 +125,6 @@ class Deferral:
     runtime: str  # the runtime's RuntimeClass and flavour, for people
     flavour: str  # `go` or `rs`
     fs_type: str  # the file system on the device
-    options: tuple[str, ...] = ()  # mount options in the guest
     fs_group: int | None = None  # the group that the files get in the guest; None: their own
 
 
@@ -151,10 +149,8 @@ class PodVolume:
     deferral: Deferral | None = None
     # The places of a block volume in the pod's containers, as far as the hub tells them; of others none.
     uses: tuple[ContainerUse, ...] = ()
-
-    @property
-    def selinux_context(self) -> str:
-        return self.pod.selinux_label if self.volume.rules.selinux_mount and not self.volume.block else ""
+    # The label for the mount's context option ("user:role:type:level"); empty without one, as of each block volume.
+    selinux_context: str = ""
 
 
 def attachment_name(driver: str, handle: str, node: str) -> str:

@@ -25,7 +25,7 @@ from common.observe.metrics import VolumeStats
 from common.store.fault_points import reach
 from edge.direct import file_systems
 from edge.direct.file_systems import Content
-from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, MountInfo
+from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, mount_info
 from edge.direct.shim_client import ShimClient
 from edge.direct.store import KATA_ROOT, DirectVolumeStore
 from edge.disk.found_volumes import Published
@@ -202,14 +202,14 @@ class DirectVolumes:
         return str(self._real.root / target.relative_to(self._layout.root))
 
 
-def _mount_info(want: PodVolume, device: Path) -> MountInfo:
+def _mount_info(want: PodVolume, device: Path) -> bytes:
     deferral = want.deferral
     assert deferral is not None
     metadata = {}
     if deferral.fs_group is not None:
         metadata[FS_GROUP] = str(deferral.fs_group)
         metadata[FS_GROUP_POLICY] = "OnRootMismatch" if want.pod.fs_group_on_root_mismatch else "Always"
-    options = deferral.options
+    options = want.volume.mount_options
     if want.read_only and "ro" not in options:
         options = (*(option for option in options if option != "rw"), "ro")
-    return MountInfo(device=str(device), fs_type=deferral.fs_type, options=options, metadata=metadata)
+    return mount_info(str(device), deferral.fs_type, options, metadata)

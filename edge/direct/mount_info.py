@@ -9,8 +9,7 @@ since Kata 3.3.0. Two rules keep one file good for both runtimes:
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edge.disk.runtimes import DIRECT
@@ -29,27 +28,26 @@ def broken(why: str) -> Uncertain:
     return Uncertain(f"the mount info cannot be used: {why}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MountInfo:
-    """The content of a mountInfo.json."""
+def mount_info(device: str, fs_type: str, options: Sequence[str], metadata: Mapping[str, str]) -> bytes:
+    """Return the file: keys in the order of Kata's struct, sorted metadata, no spaces, no newline at the end.
 
-    device: str  # the path of a block device, or of a disk image, on the host
-    fs_type: str  # the file system in it, as the guest's mount(8) calls it
-    options: tuple[str, ...] = ()  # mount options in the guest. `ro` also makes the device read-only.
-    # `FS_GROUP` and `FS_GROUP_POLICY`. It never holds a secret: everybody who may read the file sees it.
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    It never holds a secret: everybody who may read the file sees it.
 
-    def encode(self) -> bytes:
-        """Return the file: keys in the order of Kata's struct, sorted metadata, no spaces, no newline at the end."""
-        whole: dict[str, Any] = {"volume-type": DIRECT, "device": self.device, "fstype": self.fs_type}
-        if self.metadata:
-            whole["metadata"] = dict(sorted(self.metadata.items()))
-        if self.options:
-            whole["options"] = list(self.options)
-        try:
-            return encode_struct(whole)
-        except UnicodeEncodeError:
-            raise broken("a value is not Unicode text") from None
+    Args:
+        device: the path of a block device, or of a disk image, on the host.
+        fs_type: the file system in it, as the guest's mount(8) calls it.
+        options: mount options in the guest. `ro` also makes the device read-only.
+        metadata: `FS_GROUP` and `FS_GROUP_POLICY`.
+    """
+    info: dict[str, Any] = {"volume-type": DIRECT, "device": device, "fstype": fs_type}
+    if metadata:
+        info["metadata"] = dict(sorted(metadata.items()))
+    if options:
+        info["options"] = list(options)
+    try:
+        return encode_struct(info)
+    except UnicodeEncodeError:
+        raise broken("a value is not Unicode text") from None
 
 
 def device_of(raw: bytes) -> str:

@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from common.store.files import opened
-from edge.direct.mount_info import MountInfo, broken, device_of
+from edge.direct.mount_info import broken, device_of
 from edge.volume_errors import Uncertain, told
 
 # The directory below /run that both runtimes read. It is compiled into them.
@@ -53,15 +53,14 @@ class DirectVolumeStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def add(self, volume_path: str, info: MountInfo, *, is_live: Callable[[str], bool]) -> None:
+    def add(self, volume_path: str, info: bytes, *, is_live: Callable[[str], bool]) -> None:
         """Tell the runtimes how to mount a volume. A file with the same bytes stays as it is.
 
         A sandbox that runs (`is_live`) gets no other mount info. After an error the old state stays.
         """
-        content = info.encode()
         with told(f"write the mount info of {volume_path} below {self.root}"):
             with suppress(Uncertain):  # too large to be read: it is replaced
-                if self._read(volume_path) == content:
+                if self._read(volume_path) == info:
                     return
             for sandbox_id in self.sandbox_ids(volume_path):
                 if is_live(sandbox_id):
@@ -69,7 +68,7 @@ class DirectVolumeStore:
                         f"sandbox {sandbox_id} uses direct volume {volume_path} with another mount info; stop its pod "
                         f"first"
                     )
-            self._write(self._dir(volume_path), content)
+            self._write(self._dir(volume_path), info)
 
     def device(self, volume_path: str) -> str | None:
         """Return the device of a volume's mount info; None without one."""

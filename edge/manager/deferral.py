@@ -110,7 +110,7 @@ class VolumeDeferral:
     async def _prepare(self, want: PodVolume, target: Target, device: Path, *, is_used: bool) -> tuple[str, bool]:
         """Make, check or grow the file system. Returns its UUID, and whether it surely fills the device."""
         row, fs_type = self._rows.publications[target], _of(want).fs_type
-        reads_only = want.read_only or "ro" in _of(want).options
+        reads_only = want.read_only or "ro" in want.volume.mount_options
         if row.handover is Handover.FORMATTING:
             # False: an earlier mkfs may have finished when the device was smaller.
             return await self._make(row, device, begun=True), False

@@ -77,14 +77,8 @@ class OptIn:
         group = self._fs_group(want, fs_type)
         _require(group is None or runtime.applies_fs_group,
                  f"the pod has an fsGroup, which runtime {runtime.shown} does not apply")  # fmt: skip
-        deferral = Deferral(
-            runtime=runtime.shown,
-            flavour=runtime.flavour,
-            fs_type=fs_type,
-            options=volume.mount_options,
-            fs_group=group,
-        )
-        return replace(want, volume=replace(volume, block=True), deferral=deferral)
+        deferral = Deferral(runtime=runtime.shown, flavour=runtime.flavour, fs_type=fs_type, fs_group=group)
+        return replace(want, volume=replace(volume, block=True), deferral=deferral, selinux_context="")
 
     def _runtime(self, name: str) -> DirectRuntime:
         _require(bool(name), "the pod has no runtimeClassName")

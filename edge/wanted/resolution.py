@@ -287,8 +287,9 @@ class _Resolver:
             raise _Unresolved(f"volume {name} has volumeMode Block, but is listed in volumeMounts")
         if use.mapped and not volume.block:
             raise _Unresolved(f"volume {name} has volumeMode Filesystem, but is listed in volumeDevices")
-        pod = replace(self._pod, selinux_label=self._label(volume, use))
-        want = self._deferred(PodVolume(pod=pod, volume=volume, volume_name=name, read_only=read_only), use)
+        context = self._selinux_context(volume, use)
+        want = PodVolume(pod=self._pod, volume=volume, volume_name=name, read_only=read_only, selinux_context=context)
+        want = self._deferred(want, use)
         return replace(want, uses=tuple(use.places)) if want.volume.block else want
 
     def _persistent(self, name: str, claim: BoundClaim) -> Volume:
@@ -411,7 +412,7 @@ class _Resolver:
 
     # ---- SELinux -----------------------------------------------------------------------------------------------------
 
-    def _label(self, volume: Volume, use: _Use) -> str:
+    def _selinux_context(self, volume: Volume, use: _Use) -> str:
         # The label for the mount option of KEP-1710, as far as Kubernetes 1.36 enables it: for volumes with
         # ReadWriteOncePod as their only access mode. A pod with seLinuxChangePolicy Recursive wants no such option: its
         # runtime changes the label of each file instead. As for the kubelet, several labels in one pod are an error all

@@ -14,7 +14,7 @@ Rules:
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from common.objects.objects import Ref
@@ -47,9 +47,6 @@ class Wanted:
         self._pods: dict[Ref, PodWants] = {}
         # By uid. A copied manifest has another pod's: the newest, which is the last, gets its volumes.
         self._by_uid: defaultdict[str, dict[Ref, None]] = defaultdict(dict)
-        self._by_ref: defaultdict[Ref, set[Ref]] = defaultdict(set)
-        self._ends: dict[Ref, float] = {}
-        self._unread: set[Ref] = set()
 
     @property
     def pods(self) -> Iterable[PodWants]:
@@ -77,31 +74,29 @@ class Wanted:
         self._context.labels = self._read_labels()
         return self._resolve(self._objects.refs(POD), now)
 
-    def update(self, changed: Iterable[Ref], now: float) -> frozenset[str]:
-        concerned: set[Ref] = set()
-        for ref in changed:
-            if ref.kind == POD:
-                concerned.add(ref)
-            if ref == self._node_ref:
-                concerned |= self._relabelled()
-            concerned |= self._by_ref.get(ref, set())
+    def update(self, changed: Collection[Ref], now: float) -> frozenset[str]:
+        concerned = {ref for ref in changed if ref.kind == POD}
+        concerned |= {ref for ref, wants in self._pods.items() if not wants.refs.isdisjoint(changed)}
+        if self._node_ref in changed:
+            concerned |= self._relabelled()
         return self._resolve(concerned, now)
 
     def update_labels(self, now: float) -> frozenset[str]:
         return self._resolve(self._relabelled(), now)
 
     def expire(self, now: float) -> frozenset[str]:
-        return self._resolve([ref for ref, ends_at in self._ends.items() if ends_at <= now], now)
+        over = [ref for ref, wants in self._pods.items() if wants.ends_at is not None and wants.ends_at <= now]
+        return self._resolve(over, now)
 
     def next_end(self) -> float | None:
-        return min(self._ends.values(), default=None)
+        return min((wants.ends_at for wants in self.pods if wants.ends_at is not None), default=None)
 
     @property
     def has_unread(self) -> bool:
-        return bool(self._unread)
+        return any(wants.unread for wants in self.pods)
 
     def read_again(self, now: float) -> frozenset[str]:
-        return self._resolve(list(self._unread), now)
+        return self._resolve([ref for ref, wants in self._pods.items() if wants.unread], now)
 
     def _relabelled(self) -> set[Ref]:
         labels = self._read_labels()
@@ -134,13 +129,13 @@ class Wanted:
         try:
             found = self._objects.get(ref)
         except OSError as error:
-            return self._keep(ref, old, str(error))
+            return self._unread(ref, old, str(error))
         if found is None:
             return None
         deleted_at = old.deleted_at if old is not None and old.pod.uid == found.stamp.uid else None
         return resolve(found, self._context, now=now, deleted_at=deleted_at)
 
-    def _keep(self, ref: Ref, old: PodWants | None, why: str) -> PodWants:
+    def _unread(self, ref: Ref, old: PodWants | None, why: str) -> PodWants:
         if old is None or not old.unread:
             self._complain(f"{ref} cannot be read, and its earlier state counts: {why}")
         if old is not None:
@@ -153,21 +148,9 @@ class Wanted:
         for other in self._by_uid[wants.pod.uid]:
             self._complain(f"{other} and {ref} have the same uid, {wants.pod.uid}: only the latter gets its volumes")
         self._by_uid[wants.pod.uid][ref] = None
-        for one in wants.refs:
-            self._by_ref[one].add(ref)
-        if wants.ends_at is not None:
-            self._ends[ref] = wants.ends_at
-        if wants.unread:
-            self._unread.add(ref)
 
     def _forget(self, ref: Ref, wants: PodWants) -> None:
         del self._pods[ref]
         del self._by_uid[wants.pod.uid][ref]
         if not self._by_uid[wants.pod.uid]:
             del self._by_uid[wants.pod.uid]
-        for one in wants.refs:
-            self._by_ref[one].discard(ref)
-            if not self._by_ref[one]:
-                del self._by_ref[one]
-        self._ends.pop(ref, None)
-        self._unread.discard(ref)

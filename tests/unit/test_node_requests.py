@@ -22,10 +22,8 @@ def wanted(volume: Volume = VOLUME, pod: Pod = POD, **more: Any) -> PodVolume:
     return PodVolume(pod=pod, volume=volume, volume_name="data", **more)
 
 
-def stage(
-    volume: Volume = VOLUME, capabilities: frozenset[int] = STAGE_ONLY, pod: Pod = POD
-) -> pb.NodeStageVolumeRequest:
-    return requests.stage(wanted(volume, pod), "/staging", capabilities, requests.Inputs())
+def stage(volume: Volume = VOLUME, capabilities: frozenset[int] = STAGE_ONLY, **more: Any) -> pb.NodeStageVolumeRequest:
+    return requests.stage(wanted(volume, **more), "/staging", capabilities, requests.Inputs())
 
 
 def publish(
@@ -58,14 +56,12 @@ def test_a_file_system_called_block_is_taken_for_a_block_volume_as_by_the_kubele
     assert stage(replace(VOLUME, fs_type="block")).volume_capability.WhichOneof("access_type") == "block"
 
 
-def test_the_selinux_label_is_a_mount_option_if_the_driver_knows_it() -> None:
+def test_the_selinux_label_is_a_mount_option() -> None:
     label = "system_u:object_r:container_file_t:s0:c15,c25"
-    volume = replace(VOLUME, rules=DriverRules(selinux_mount=True))
-    pod = replace(POD, selinux_label=label)
     flags = ["noatime", "discard", f'context="{label}"']
-    assert stage(volume, pod=pod).volume_capability.mount.mount_flags == flags
-    assert publish(wanted(volume, pod)).volume_capability.mount.mount_flags == flags
-    assert publish(wanted(VOLUME, pod)).volume_capability.mount.mount_flags == flags[:2]
+    assert stage(selinux_context=label).volume_capability.mount.mount_flags == flags
+    assert publish(wanted(selinux_context=label)).volume_capability.mount.mount_flags == flags
+    assert publish(wanted()).volume_capability.mount.mount_flags == flags[:2]
 
 
 def test_a_publication_says_what_the_pod_may_do_and_who_it_is() -> None:

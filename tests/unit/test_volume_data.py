@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.disk.volume_data import VolumeData, VolumeDataUnknown, of_staging, of_target, parse
-from edge.volumes import DriverRules, Pod, PodVolume, Volume
+from edge.volumes import Pod, PodVolume, Volume
 
 VOLUME = Volume(driver="d.csi", handle="vol-1", name="pv1")
 POD = Pod(uid="u1", namespace="default", name="web")
@@ -21,9 +21,8 @@ def test_the_file_of_a_staging_names_handle_and_driver() -> None:
 
 
 def test_the_file_of_a_staging_keeps_the_selinux_context() -> None:
-    volume = replace(VOLUME, rules=DriverRules(selinux_mount=True))
-    pod = replace(POD, selinux_label="system_u:object_r:t:s0:c1,c2")
-    written = json.loads(of_staging(replace(WANTED, pod=pod, volume=volume)).encode())
+    want = replace(WANTED, selinux_context="system_u:object_r:t:s0:c1,c2")
+    written = json.loads(of_staging(want).encode())
     assert written["seLinuxMountContext"] == "system_u:object_r:t:s0:c1,c2"
 
 

@@ -291,10 +291,10 @@ ALONE = persistent_volume(accessModes=["ReadWriteOncePod"])
 def test_a_pods_label_is_handed_on_only_where_driver_volume_and_machine_agree() -> None:
     asked = driver(seLinuxMount=True)
     given = volume(LABELLED, ALONE, persistent_claim(), asked, selinux=True)
-    assert given.pod.selinux_label == "system_u:object_r:container_file_t:s0:c1,c2"
-    assert volume(LABELLED, ALONE, persistent_claim(), asked).pod.selinux_label == ""
-    assert volume(LABELLED, ALONE, persistent_claim(), driver(), selinux=True).pod.selinux_label == ""
-    assert volume(LABELLED, PV, persistent_claim(), asked, selinux=True).pod.selinux_label == ""
+    assert given.selinux_context == "system_u:object_r:container_file_t:s0:c1,c2"
+    assert volume(LABELLED, ALONE, persistent_claim(), asked).selinux_context == ""
+    assert volume(LABELLED, ALONE, persistent_claim(), driver(), selinux=True).selinux_context == ""
+    assert volume(LABELLED, PV, persistent_claim(), asked, selinux=True).selinux_context == ""
 
 
 @pytest.mark.parametrize("options", [{"level": 's0",suid,dev,x="'}, {"level": "s0", "user": "u\nnone /etc"}])
