@@ -93,7 +93,8 @@ class VolumeManager:
         self._objects.subscribe(self._objects_changed)
         self._drivers.subscribe(self._drivers_changed)
         await self._fencing.keep_only(key for key, volume in self._volumes.items() if volume.rows.device is not None)
-        acked = partial(self._host.in_use_acked, sole=False)  # a volume that goes by time has an attachment
+        # No key: a volume that goes by time has an attachment.
+        acked = partial(self._host.in_use_acked, None)
         self._fencing.subscribe(self._fencing_changed, self._host.in_use_changed, acked)
         if self._objects.ever_in_step:  # some may have been deleted while the agent did not run
             self._forget_absent_claims(self._facts.claims())

@@ -101,7 +101,7 @@ class Fencing:
         self._loop: asyncio.AbstractEventLoop
         self._changed: Changed = lambda _: None
         self._tell_hub: Callable[[], None] = lambda: None
-        self._acked: Callable[[VolumeKey], Awaitable[None]]
+        self._acked: Callable[[], Awaitable[None]]
 
     @property
     def _has_any(self) -> bool:
@@ -136,9 +136,7 @@ class Fencing:
             await in_own_thread(self._thread.join, name="end of the fence")
         self._watchdog.close(stops=not self._has_any)
 
-    def subscribe(
-        self, changed: Changed, tell_hub: Callable[[], None], acked: Callable[[VolumeKey], Awaitable[None]]
-    ) -> None:
+    def subscribe(self, changed: Changed, tell_hub: Callable[[], None], acked: Callable[[], Awaitable[None]]) -> None:
         """`changed` gets the volumes that are fenced or let go; none, if any may be mounted now.
 
         `tell_hub` is called when `told` has changed. `acked` returns when the hub has stored what it was told last.
@@ -236,7 +234,7 @@ class Fencing:
         if (one := self._volumes.get(key)) is None:
             return
         with self._telling_staging(one):
-            await self._stored(key)
+            await self._stored()
             await self._change(key, replace(one.held, file_system=None), NotReady)
         await self._change(key, None, NotReady)
         self._kept[key] = why
@@ -289,7 +287,7 @@ class Fencing:
         one = self._volumes[volume.key]
         self._check(volume)
         with self._telling_staging(one):
-            await self._stored(volume.key)
+            await self._stored()
             self._check(volume)
             old = one.held
             names = tuple(dict.fromkeys((*old.pvs, volume.name)))  # it may have another PersistentVolume by now
@@ -340,11 +338,11 @@ class Fencing:
             one.is_told_staging = False
             self._tell_hub()
 
-    async def _stored(self, key: VolumeKey) -> None:
+    async def _stored(self) -> None:
         """Return when the hub has stored what it was told last. Raises NotReady if that takes longer than the lease."""
         try:
             async with asyncio.timeout(self.lease_s):
-                await self._acked(key)
+                await self._acked()
         except TimeoutError:
             raise NotReady("the hub has not confirmed whether the volume is staged (fence)") from None
 

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from common.observe.metrics import Metrics
 from edge.csi_volume_plugin import VolumePlugin
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 READINGS_AT_ONCE = 4
 
 
-class InUseAcked(Protocol):
-    """Waits for the hub (`edge.reports.node_facts.NodeFacts.in_use_acked`)."""
-
-    async def __call__(self, key: VolumeKey, *, sole: bool) -> None: ...
-
-
 @dataclass(kw_only=True, eq=False)
 class VolumeHost:
     """The objects that all volume tasks of a node share."""
@@ -49,10 +43,10 @@ class VolumeHost:
     fencing: Fencing
     clock: Clock
     boot: str
-    # Returns once the hub has stored that a volume is in this node's `volumesInUse`, and, with `sole`, that no other
-    # node has it (docs/csi-contract.md#volumesinuse-comes-before-staging). Raises FactRefused if another one has it.
-    # Not called for a volume that may be staged.
-    in_use_acked: InUseAcked
+    # Returns once the hub has stored this node's `volumesInUse`, and, of the volume of a key, that no other node has it
+    # (docs/csi-contract.md#volumesinuse-comes-before-staging). Raises FactRefused if another one has it. Not called for
+    # a volume that may be staged.
+    in_use_acked: Callable[[VolumeKey | None], Awaitable[None]]
     in_use_changed: Callable[[], None]  # called when the volumes in use may have changed, and before `in_use_acked`
     direct: "Callable[[], DirectVolumes]"  # not called on a node that never had a deferred volume
     cdi: CdiFiles

@@ -94,7 +94,7 @@ class VolumeUse:
     async def _ask(self) -> None:
         while True:
             try:
-                await self._host.in_use_acked(self._key, sole=self.is_sole)
+                await self._host.in_use_acked(self._key if self.is_sole else None)
             except FactRefused as error:
                 self._refusal = str(error)
                 again = asyncio.Event()

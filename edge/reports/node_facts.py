@@ -115,16 +115,16 @@ class NodeFacts:
             self._claim(ref, claims[ref])
         self._claimed = set(claims)
 
-    async def in_use_acked(self, key: VolumeKey, *, sole: bool) -> None:
-        """Return once the hub has stored the latest Node fact, whose `volumesInUse` lists the volume.
+    async def in_use_acked(self, sole: VolumeKey | None) -> None:
+        """Return once the hub has stored the latest Node fact, with its `volumesInUse`.
 
-        If it is one node's at a time (`sole`), the hub has to confirm a new claim, too. Raises FactRefused if the hub
-        does not let the node have the volume now.
+        The hub has to confirm a new claim to the volume `sole`, too, which is one node's at a time. Raises FactRefused
+        if the hub does not let the node have it now.
         """
         await self._store.wait_acked(self._node)
-        if sole:
-            ref = sole_use(key.driver, key.handle)
-            self._claim(ref, key)
+        if sole is not None:
+            ref = sole_use(sole.driver, sole.handle)
+            self._claim(ref, sole)
             await self._store.wait_acked(ref)
 
     def _claim(self, ref: Ref, key: VolumeKey) -> None:

@@ -48,10 +48,10 @@ class FactStore:
     """The table of facts (`common.objects.sync.Truth`)."""
 
     def __init__(self) -> None:
-        self._newest: dict[Ref, str] = {}  # the version put last, on the disk or on its way there
+        # The version put last, on the disk or on its way there, in the order of their putting.
+        self._newest: dict[Ref, str] = {}
         self._acked: set[Ref] = set()  # those whose newest version the hub has stored
         self._stored: dict[Ref, Object] = {}  # those on the disk
-        self._events: dict[Ref, None] = {}  # those of `_newest` that are events, the oldest first
         self._unwritten: dict[Ref, Statement] = {}
         self._batch: dict[Ref, Statement] = {}  # the statements of the running write
         self._task: asyncio.Task[None] | None = None
@@ -61,7 +61,7 @@ class FactStore:
         self._writer: DatabaseWriter
 
     def load(self, database: sqlite3.Connection) -> None:
-        for found in (self._newest, self._acked, self._stored, self._events):
+        for found in (self._newest, self._acked, self._stored):
             found.clear()
         for kind, namespace, name, version, acked, body in database.execute(
             "SELECT kind, namespace, name, version, acked, body FROM facts ORDER BY rowid"
@@ -71,8 +71,6 @@ class FactStore:
             self._newest[ref], self._stored[ref] = version, Object(ref, Stamp("", version), body)
             if acked:
                 self._acked.add(ref)
-            if kind in PASSING_KINDS:
-                self._events[ref] = None
 
     def start(self, writer: DatabaseWriter) -> None:
         self._writer = writer
@@ -84,11 +82,10 @@ class FactStore:
         version = blake2b(data, digest_size=16).hexdigest()
         if self._newest.get(ref) == version:
             return
+        self._newest.pop(ref, None)
         self._newest[ref] = version
         self._acked.discard(ref)
         if ref.kind in PASSING_KINDS:
-            self._events.pop(ref, None)
-            self._events[ref] = None
             self._limit_events()
         self._write(ref, (_PUT, (ref.kind, ref.namespace, ref.name, version, data)))
 
@@ -96,7 +93,6 @@ class FactStore:
         if self._newest.pop(ref, None) is None:
             return
         self._acked.discard(ref)
-        self._events.pop(ref, None)
         if ref in self._stored or ref in self._batch:
             self._write(ref, (_DROP, (ref.kind, ref.namespace, ref.name)))
         else:  # facts that come and go on a full disk must not pile up
@@ -194,13 +190,14 @@ class FactStore:
         return bool(waiters)
 
     def _limit_events(self) -> None:
-        if len(self._events) <= MOST_EVENTS:
-            self._is_full = self._is_full and len(self._events) > MOST_EVENTS // 2
+        events = [ref for ref in self._newest if ref.kind in PASSING_KINDS]
+        if len(events) <= MOST_EVENTS:
+            self._is_full = self._is_full and len(events) > MOST_EVENTS // 2
             return
         if not self._is_full:
             self._is_full = True
             log.warning("more than %d events wait for the hub: the oldest are dropped", MOST_EVENTS)
-        self.drop(next(iter(self._events)))
+        self.drop(events[0])
 
     def _write(self, ref: Ref, statement: Statement) -> None:
         self._unwritten[ref] = statement

@@ -284,7 +284,7 @@ class FakeFence(Fencing):
     async def keep(self, key: VolumeKey, why: str) -> None:
         self.kept[key] = why
         if key in self.held:
-            await self._acked(key)
+            await self._acked()
             self.held.remove(key)
 
     async def hold(self, volume: Volume) -> None:
@@ -316,7 +316,7 @@ class FakeFence(Fencing):
         self,
         changed: Callable[[Collection[VolumeKey]], None],
         _tell_hub: Callable[[], None],
-        acked: Callable[[VolumeKey], Awaitable[None]],
+        acked: Callable[[], Awaitable[None]],
     ) -> None:
         self._changed.append(changed)
         self._acked = acked
@@ -485,9 +485,9 @@ class EdgeVolumes:
         await self.start()
 
     def _manager(self) -> VolumeManager:
-        async def in_use_acked(key: VolumeKey, *, sole: bool) -> None:
+        async def in_use_acked(sole: VolumeKey | None) -> None:
             await self.acked.wait()
-            if sole:
+            if sole is not None:
                 self.asked += 1
                 if self.refusal:
                     raise FactRefused(self.refusal)

@@ -113,7 +113,7 @@ class Agent:
         await self.fencing.close()
         self.lease._come_back(self.now)
 
-    async def _acked(self, _key: object) -> None:
+    async def _acked(self) -> None:
         await self.acks.wait()
 
     def _shut(self) -> None:

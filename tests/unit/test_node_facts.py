@@ -57,7 +57,7 @@ async def test_a_volume_that_is_one_nodes_is_claimed_while_it_is_in_use_and_anew
     assert first["spec"] == {"driver": "d.csi", "volumeHandle": "v"}
     facts.tell([str(key)], [key])
     assert store.kept[ref] is first
-    await facts.in_use_acked(key, sole=True)
+    await facts.in_use_acked(key)
     assert store.kept[ref] != first
     facts.tell([], [])
     assert ref not in store.kept
