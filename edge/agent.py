@@ -87,7 +87,7 @@ class Agent(LinkHandler):
         self._epochs: dict[str, int] = {}
         self._news = asyncio.Event()
         self._link: Link | None = None
-        self._standing = (Standing(Kind.REPORT, self._tell), *part.streams)
+        self._standing = (Standing(Kind.REPORT, self._send_reports), *part.streams)
         part.registry.subscribe(self.changed)
 
     # ---- links -------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Agent(LinkHandler):
         self._serving.clear()
         self._news.set()
 
-    async def _tell(self, stream: Stream) -> None:
+    async def _send_reports(self, stream: Stream) -> None:
         async with supervised() as tasks:
             tasks.start(self._send_news(stream), name="report")
             async for _ in stream:
@@ -364,7 +364,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
             opened.callback((await pages.listen(sock)).close)
         tasks.start(problems.run(look_for_problems, changed=agent.changed), name="problems")
         tasks.start(uplink.run(), name="uplink")
-        tasks.start(mark.keep(), name="mark and epoch of the hub")
+        tasks.start(mark.write_changes(), name="mark and epoch of the hub")
         tasks.start(ends.follow(), name="certificate ends")
         if renewal is not None:
             tasks.start(renewal.run(uplink), name="renewal of the certificate")

@@ -49,14 +49,14 @@ class Home:
         whose = "of another --node or --root-dir"
         if why := put_aside(self._path.parent, now=time.time(), what=whose):
             raise SettingsError("--state-dir", str(self._path.parent), why)
-        try:  # `keep` may fail to write a new one, and later starts would take the new mounts for the other node's
+        try:  # `write` may fail to write a new one, and later starts would take the new mounts for the other node's
             self._path.unlink(missing_ok=True)
         except OSError as error:
             why = f"{self._path} is {whose} and cannot be removed: {error.strerror or error}"
             raise SettingsError("--state-dir", str(self._path.parent), why) from error
         self._kept = {}
 
-    def keep(self) -> None:
+    def write(self) -> None:
         if self._kept == self._home:
             return
         try:

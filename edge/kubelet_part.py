@@ -162,19 +162,19 @@ class Volumes:
         try:
             states = VolumeStates(self._settings.state_dir, durable=self._settings.durability == "full")
         except OSError as error:
-            self._note(str(error))
+            self._set_trouble(str(error))
             return None
-        self._note("")
+        self._set_trouble("")
         return states
 
-    def _note(self, trouble: str) -> None:
+    def _set_trouble(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
             log.error("no volume is mounted or unmounted until this is repaired: %s", trouble)
         self._trouble = trouble
 
     async def start(self, registry: DriverRegistry, tasks: Tasks, lease: ControllerLease) -> None:
         self._root_lock = _take_root(self._settings.root_dir)  # the last that can fail, because it makes a file
-        self._home.keep()
+        self._home.write()
         await self.fencing.start(lease)  # before anything else: another node may have the volumes by now
         if self._states is None or not await self._manage(registry, self._states):
             tasks.start(self._manage_later(registry), name="wait for the disk")
@@ -232,9 +232,9 @@ class Volumes:
         try:
             await manager.start()
         except VolumeError as error:
-            self._note(error.why)
+            self._set_trouble(error.why)
             return False
-        self._note("")
+        self._set_trouble("")
         self._manager = manager
         tell()  # only when the present mounts are known
         registry.subscribe(tell)

@@ -109,7 +109,7 @@ class KubeletRelay:
     async def run(self) -> None:
         while not self._stopping:
             self._news.clear()
-            await self._compare()
+            await self._compare_sockets()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._news.wait()
@@ -120,12 +120,12 @@ class KubeletRelay:
 
     async def close(self) -> None:
         self._stopping = True
-        await asyncio.gather(*(self._end(name) for name in list(self._served)))
+        await asyncio.gather(*(self._close_socket(name) for name in list(self._served)))
 
-    async def _compare(self) -> None:
+    async def _compare_sockets(self) -> None:
         wanted = self._registry.names
         for name in self._served.keys() - wanted:
-            await self._end(name)
+            await self._close_socket(name)
             log.info("driver %s is gone, and so is its relay socket", name)
         self._troubles = {name: why for name, why in self._troubles.items() if name in wanted}
         for name in sorted(wanted):
@@ -134,12 +134,12 @@ class KubeletRelay:
             served = self._served.get(name)
             if served is not None and served.file != file_id(str(self.socket_of(name))):
                 log.warning("the relay socket of driver %s was removed; it is created again", name)
-                await self._end(name)
+                await self._close_socket(name)
                 served = None
             if served is None:
-                await self._begin(name)
+                await self._open_socket(name)
 
-    async def _begin(self, name: str) -> None:
+    async def _open_socket(self, name: str) -> None:
         path = self.socket_of(name)
         try:
             check_name(name)
@@ -159,7 +159,7 @@ class KubeletRelay:
         self._served[name] = _Served(server, file_id(str(path)))
         log.info("a kubelet finds driver %s at %s", name, path)
 
-    async def _end(self, name: str) -> None:
+    async def _close_socket(self, name: str) -> None:
         if (served := self._served.pop(name, None)) is not None:
             await served.server.close()
 

@@ -241,12 +241,12 @@ class Operations:
         """Drop a kept result that has reached a caller. A later result of the same key stays."""
         kept = self._kept.get(call.key)
         if kept is not None and kept.result.body is call.body:
-            self._forget(call.key)
+            self._forget_success(call.key)
 
     def forget_results(self, driver: str) -> None:
         """Drop the kept results of a driver: another node may have changed its objects meanwhile."""
         for key in [key for key in self._kept if key[0] == driver]:
-            self._forget(key)
+            self._forget_success(key)
 
     def ended(self, call: "HubCall", outcome: Outcome) -> None:
         """Take an operation out of the table, and tell its calls the outcome."""
@@ -257,7 +257,7 @@ class Operations:
             it.tell(outcome)
         self._steps += 1
         if isinstance(outcome, Result) and not outcome.status.code:
-            self._keep(call, outcome)
+            self._keep_success(call, outcome)
         elif call.about:
             self._touch(call.about)  # also after an error: the object may have changed
         if self._touched:
@@ -334,9 +334,9 @@ class Operations:
         self._touched[about] = self._steps
         self._touched.move_to_end(about)
         for key in [key for key, kept in self._kept.items() if kept.made == about] if self._kept else ():
-            self._forget(key)
+            self._forget_success(key)
 
-    def _keep(self, call: "HubCall", result: Result) -> None:
+    def _keep_success(self, call: "HubCall", result: Result) -> None:
         rule = _RULES[call.method]
         made = rule.made(result.message) if rule.makes and result.message is not None else ""
         touched = self._touched.get(made, 0)  # an operation on the object that still runs has left its step here
@@ -348,7 +348,7 @@ class Operations:
             return
         now = asyncio.get_running_loop().time()
         if call.key in self._kept:  # so that it moves to the end
-            self._forget(call.key)
+            self._forget_success(call.key)
         body = result.body
         self._kept[call.key] = _Kept(call.arguments, Result(result.status, body), made, now + _KEPT_S)
         self._kept_bytes += len(body or b"")
@@ -356,9 +356,9 @@ class Operations:
             oldest, kept = next(iter(self._kept.items()))
             if len(self._kept) <= MOST_KEPT and self._kept_bytes <= MOST_KEPT_BYTES and kept.until >= now:
                 break
-            self._forget(oldest)
+            self._forget_success(oldest)
 
-    def _forget(self, key: Key) -> None:
+    def _forget_success(self, key: Key) -> None:
         self._kept_bytes -= len(self._kept.pop(key).result.body or b"")
 
     def _find_kept(self, call: "HubCall") -> Result | None:

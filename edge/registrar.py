@@ -64,19 +64,19 @@ class Registrar:
             async with contextlib.aclosing(looks(self.directory)) as found:
                 async for seen in found:
                     self._name_unread(seen.unread)
-                    await self._compare(tasks, seen.sockets)
+                    await self._compare_plugins(tasks, seen.sockets)
 
-    async def _compare(self, tasks: asyncio.TaskGroup, sockets: Mapping[Path, FileId]) -> None:
+    async def _compare_plugins(self, tasks: asyncio.TaskGroup, sockets: Mapping[Path, FileId]) -> None:
         # deregistrations come first, as in the kubelet's reconciler
         for path, plugin in list(self._served.items()):
             if sockets.get(path) != plugin.file:
-                await self._end(path)
+                await self._end_plugin(path)
         for path, file in sorted(sockets.items()):
             if path not in self._served:
                 plugin = self._served[path] = _Plugin(path, file, self)
                 plugin.task = tasks.create_task(plugin.serve(), name=f"plugin at {path}")
 
-    async def _end(self, path: Path) -> None:
+    async def _end_plugin(self, path: Path) -> None:
         plugin = self._served.pop(path)
         assert plugin.task is not None
         plugin.task.cancel()

@@ -69,7 +69,7 @@ class VolumeManager:
         self._objects, self._plugin, self._drivers = host.objects, host.plugin, host.drivers
         self._facts, self._fencing, self._clock = host.facts, host.fencing, host.clock
         self.wanted, self._users = host.wanted, host.users
-        host.changed, host.use_changed = self._tell, self._tell_in_use
+        host.changed, host.use_changed = self._tell_subscribers, self._tell_in_use
         self._volumes: dict[VolumeKey, VolumeTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: dict[str, set[VolumeKey]] = {}  # by pod uid: the volumes that it wants now
@@ -211,7 +211,7 @@ class VolumeManager:
                 found[target.pod_uid].add(key)
         return found
 
-    def _tell(self) -> None:
+    def _tell_subscribers(self) -> None:
         for callback in list(self._subscribers):
             callback()
 
@@ -262,13 +262,13 @@ class VolumeManager:
             touched |= before | keys | mounts.get(uid, set())
             self._note_clueless(uid, alive)
         for key in touched:
-            self._want(key)
+            self._update_wants(key)
         self._wake_for_pods()
         if uids:
             self._start_cleaning()
             self._tell_clueless()
             self._tell_in_use()
-            self._tell()
+            self._tell_subscribers()
 
     def _fencing_changed(self, keys: Collection[VolumeKey]) -> None:
         # Without keys, any volume may be mounted now.
@@ -276,12 +276,12 @@ class VolumeManager:
             return
         for key in keys:
             self._tell_fenced(key)
-            self._want(key)
+            self._update_wants(key)
         if not keys:
             for volume in list(self._volumes.values()):
                 volume.retry()
         self._host.in_use_changed()
-        self._tell()
+        self._tell_subscribers()
 
     def _tell_fenced(self, key: VolumeKey) -> None:
         if done := self._fencing.fenced(key):
@@ -291,7 +291,7 @@ class VolumeManager:
                         text = f'volume "{want.volume.name}" was fenced, because the hub did not answer: {done}'
                         self._facts.tell_pod(wants.pod, "Fenced", text)
 
-    def _want(self, key: VolumeKey) -> None:
+    def _update_wants(self, key: VolumeKey) -> None:
         users = () if self._fencing.is_fenced(key) else sorted(self._users[key])
         wants = {
             target_for(want): want
@@ -321,9 +321,9 @@ class VolumeManager:
         volume.running = True
         task = asyncio.create_task(volume.run(), name=f"volume {volume.key}")
         self._tasks.add(task)
-        task.add_done_callback(lambda task: self._ended(volume, task))
+        task.add_done_callback(lambda task: self._task_ended(volume, task))
 
-    def _ended(self, volume: VolumeTask, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, volume: VolumeTask, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         volume.running = False
         if task.cancelled() or task.exception() is not None:
@@ -335,10 +335,10 @@ class VolumeManager:
         elif self._volumes.get(volume.key) is volume:
             del self._volumes[volume.key]
             if self._fencing.is_held(volume.key):  # for a staging which never came
-                self._start(self._let_go_unless_wanted(volume.key), f"let go {volume.key}")
+                self._start_work(self._let_go_unless_wanted(volume.key), f"let go {volume.key}")
             self._tell_in_use()
             self._start_cleaning()
-        self._tell()
+        self._tell_subscribers()
 
     async def _let_go_unless_wanted(self, key: VolumeKey) -> None:
         if key not in self._volumes:
@@ -432,20 +432,20 @@ class VolumeManager:
 
     def _start_cleaning(self) -> None:
         if self._leftovers and self._running:
-            self._start(self._clean(), "clean leftovers")
+            self._start_work(self._clean(), "clean leftovers")
 
     async def _clean(self) -> None:
         await self._leftovers.look()
-        self._tell()
+        self._tell_subscribers()
         if self._leftovers:  # a person may repair or unmount it meanwhile
             self._set_timer("leftovers", _LEFTOVERS_S, self._start_cleaning)
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _start_work(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._kept_ended)
+        task.add_done_callback(self._work_ended)
 
-    def _kept_ended(self, task: asyncio.Task[None]) -> None:
+    def _work_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("%s failed", task.get_name(), exc_info=task.exception())

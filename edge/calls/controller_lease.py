@@ -78,7 +78,7 @@ class ControllerLease:
         self._link, self._pinged_at, self._awaits_pong = link, None, False
         self._is_needed = bool(self._running or self._waiting)
         self._is_lost = self._is_lost and self._is_needed
-        self._look()
+        self._check_times()
 
     def down(self, link: Link) -> None:
         # what runs under the lease goes on until its end
@@ -97,13 +97,13 @@ class ControllerLease:
             self._is_needed = True
             if not holds:
                 self._ends_at = None  # nobody needed it when it ended, so nothing was lost
-            self._look()
+            self._check_times()
         return holds
 
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call `go_on` once the lease holds, unless `leave` comes first."""
         self._waiting[go_on] = None
-        self._look()
+        self._check_times()
 
     def leave(self, go_on: Callable[[], None]) -> None:
         self._waiting.pop(go_on, None)
@@ -121,13 +121,13 @@ class ControllerLease:
     def resume(self, ends_at: float) -> None:
         """Go on with the lease of the agent's last start, which has not ended yet."""
         self._ends_at, self._is_needed = ends_at, True
-        self._look()
+        self._check_times()
 
     def begin(self, item: Leased) -> None:
         """Call `item.lose()` when the lease ends, unless `end` comes first. Never before this returns."""
         self._running[item] = None
         if len(self._running) == 1:
-            self._come_back(self._clock())
+            self._set_timer(self._clock())
 
     def end(self, item: Leased) -> None:
         self._running.pop(item, None)
@@ -142,15 +142,15 @@ class ControllerLease:
 
     # ---- pings and the end -------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _check_times(self) -> None:
         now = self._clock()
         if self._is_needed and not self._is_lost and self._ends_at is not None and now >= self._ends_at:
             self._lose()
         if self._link is not None and self._is_needed and self._is_ping_due(now):
             self._ping(self._link, now)
-        self._come_back(now)
+        self._set_timer(now)
 
-    def _come_back(self, now: float) -> None:
+    def _set_timer(self, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -158,7 +158,7 @@ class ControllerLease:
         due = [max(0.0, at - now) for at in (end, self._next_ping()) if at is not None]
         if self._is_needed and (due or self._running):
             wait_s = min(due + [_LOOK_S] * bool(self._running))
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._check_times)
 
     def _next_ping(self) -> float | None:
         if self._link is None or self._pinged_at is None:
@@ -187,7 +187,7 @@ class ControllerLease:
             waiting, self._waiting = self._waiting, {}
             for go_on in waiting:
                 go_on()
-        self._look()
+        self._check_times()
 
     def _lose(self) -> None:
         self._is_lost = True

@@ -163,7 +163,7 @@ class Driver:
 
     async def watch(self) -> None:
         async with supervised() as tasks:
-            tasks.start(self._look(), name=f"look at {self.path}")
+            tasks.start(self._watch_file(), name=f"look at {self.path}")
             while True:
                 seen = file_id(self.path)
                 self.channel.check_socket()
@@ -175,7 +175,7 @@ class Driver:
                     if had_connection and not self.channel.connected:  # a killed driver leaves its file
                         break
 
-    async def _look(self) -> None:
+    async def _watch_file(self) -> None:
         # During a question, too: a driver that hangs at it may have a successor. And each time: a dial may have begun
         # before the file changed, and ended after.
         while True:

@@ -63,7 +63,7 @@ def attach_loop(file: Path, held: Path) -> None:
     try:
         with opened("/dev/loop-control", os.O_RDWR) as control:
             for _ in range(_MOST_TRIES):
-                if _take(fcntl.ioctl(control, _CTL_GET_FREE), backing, _mark(file)):
+                if _attach_to(fcntl.ioctl(control, _CTL_GET_FREE), backing, _mark(file)):
                     return
     finally:
         os.close(backing)
@@ -133,7 +133,7 @@ def _read_mark(device: Path) -> bytes:
     return bytes(name).rstrip(b"\0")
 
 
-def _take(number: int, backing: int, mark: bytes) -> bool:
+def _attach_to(number: int, backing: int, mark: bytes) -> bool:
     with opened(f"/dev/loop{number}", os.O_RDWR) as device:
         try:
             fcntl.ioctl(device, _SET_FD, backing)

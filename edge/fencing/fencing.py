@@ -162,7 +162,7 @@ class Fencing:
         if not self._watchdog.is_open:
             return f"the machine's watchdog cannot be used: {self._trouble}"
         if not self._lease.need():
-            self._lease.wait(self._back)
+            self._lease.wait(self._lease_is_back)
             return "the agent has no answer of the hub yet, and may not mount a volume with fence without one"
         return ""
 
@@ -219,17 +219,17 @@ class Fencing:
         except VolumeError as error:
             if isinstance(error, VolumeRefused) if has_begun else not was_open:
                 with suppress(VolumeError):  # the step is tried again, and tells
-                    await self._end(key, call)
+                    await self._end_call(key, call)
             raise
-        await self._end(key, call)
+        await self._end_call(key, call)
 
     async def unmounted(self, key: VolumeKey, call: str) -> None:
         """Forget a call that may have mounted the volume: the driver has unpublished it."""
         if key in self._volumes and call in self._volumes[key].held.open_calls:
             with suppress(VolumeError):  # it stays open until the volume is unstaged
-                await self._end(key, call)
+                await self._end_call(key, call)
 
-    async def keep(self, key: VolumeKey, why: str) -> None:
+    async def stop_fencing(self, key: VolumeKey, why: str) -> None:
         """Fence a volume no more: it cannot be, or is not wanted. The hub has stored that when this returns."""
         if (one := self._volumes.get(key)) is None:
             return
@@ -295,7 +295,7 @@ class Fencing:
             new = replace(old, boot=self._boot, pvs=names, open_calls=calls, file_system=None)
             await self._change(volume.key, new, NotReady)
 
-    async def _end(self, key: VolumeKey, call: str) -> None:
+    async def _end_call(self, key: VolumeKey, call: str) -> None:
         # If it was the last call, and the volume can be fenced, the volume is staged.
         # If the lease has ended, the thread shuts the file system down, or has done so, and notes that in `held`: its
         # plan stays, open calls too, until the volume is unstaged (`let_go`).
@@ -384,13 +384,13 @@ class Fencing:
         if self._lease.need():
             self._lease.begin(self)
         else:
-            self._lease.wait(self._back)
+            self._lease.wait(self._lease_is_back)
 
     def lose(self) -> None:
         """The lease has ended (`controller_lease.Leased`). The thread fences."""
-        self._lease.wait(self._back)
+        self._lease.wait(self._lease_is_back)
 
-    def _back(self) -> None:
+    def _lease_is_back(self) -> None:
         self._follow()
         self._changed(())
 

@@ -44,7 +44,7 @@ class HubMark:
         if before != (self.text, self.epoch):
             self._news.set()
 
-    async def keep(self) -> None:
+    async def write_changes(self) -> None:
         while True:
             await self._news.wait()
             self._news.clear()

@@ -96,7 +96,7 @@ class Renewal:
                 if self._rests_until <= self._monotonic() and self._is_refused(failed=failures > 0):
                     await self._renew(self._ask_listener, signed=True)
         except (DialError, HandshakeRefused) as error:
-            self._note(error)
+            self._tell_failure(error)
 
     async def run(self, uplink: Uplink) -> None:
         failures, spread = 0, _spread()
@@ -110,7 +110,7 @@ class Renewal:
                     elif uplink.is_outdated:  # `edge join` has stored one beside this agent
                         uplink.move()
             except (DialError, HandshakeRefused) as error:
-                self._note(error)
+                self._tell_failure(error)
                 failures += 1
                 await asyncio.sleep(_FAILED.wait_s(failures))
                 continue
@@ -153,19 +153,19 @@ class Renewal:
         self._rests_until, self._problem = 0.0, ""
         if self._short:
             self._rests_until = self._monotonic() + _FAILED.wait_s(self._short)
-            self._tell(
+            self._tell_problem(
                 f"by this node's clock, the newest certificate ends {max(left_s, 0):.0f} s after its renewal; compare "
                 f"the clocks of this node and of the hub, and the hub's --cert-ttl"
             )
 
-    def _note(self, error: Exception) -> None:
+    def _tell_failure(self, error: Exception) -> None:
         try:
             valid = f", valid until {timestamp(self._identity.term().ends_at)},"
         except (OSError, ValueError):
             valid = ""
-        self._tell(f"this node's certificate{valid} cannot be renewed: {error}")
+        self._tell_problem(f"this node's certificate{valid} cannot be renewed: {error}")
 
-    def _tell(self, problem: str) -> None:
+    def _tell_problem(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             log.warning("%s; the agent tries again", problem)

@@ -56,16 +56,16 @@ class VolumeFacts:
     # ---- events ------------------------------------------------------------------------------------------------------
 
     def tell_pod(self, pod: Pod, reason: str, message: str, *, warning: bool = True) -> None:
-        self._tell(_about("Pod", pod), reason, message, warning=warning)
+        self._tell_event(_about("Pod", pod), reason, message, warning=warning)
 
     def tell_claim(self, claim: BoundClaim, reason: str, message: str, *, warning: bool = True) -> None:
-        self._tell(_about("PersistentVolumeClaim", claim), reason, message, warning=warning)
+        self._tell_event(_about("PersistentVolumeClaim", claim), reason, message, warning=warning)
 
     def tell_node(self, reason: str, message: str) -> None:
         about = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node}
-        self._tell(about, reason, message, warning=True)
+        self._tell_event(about, reason, message, warning=True)
 
-    def _tell(self, about: Mapping[str, str], reason: str, message: str, *, warning: bool) -> None:
+    def _tell_event(self, about: Mapping[str, str], reason: str, message: str, *, warning: bool) -> None:
         message = message[:_LONGEST_MESSAGE]
         key = (self._node, about["uid"], reason, message)  # two nodes may say the same of one claim
         now = self._clock.time()
@@ -103,11 +103,11 @@ class VolumeFacts:
 
     def expanding(self, claim: BoundClaim) -> None:
         """This node begins to expand the volume. An earlier failure stays in the fact until an expansion succeeds."""
-        self._claim(claim, claim.status_bytes, IN_PROGRESS, self._condition(claim), claim.allocated_bytes)
+        self._put_claim(claim, claim.status_bytes, IN_PROGRESS, self._condition(claim), claim.allocated_bytes)
 
     def expanded(self, claim: BoundClaim, size_bytes: int) -> None:
         self._conditions.pop((claim.namespace, claim.name), None)
-        self._claim(claim, size_bytes, "", None)
+        self._put_claim(claim, size_bytes, "", None)
 
     def not_expanded(self, claim: BoundClaim, why: str, *, infeasible: bool) -> None:
         message = f"the volume could not be expanded on its node: {why}"[:_LONGEST_MESSAGE]
@@ -116,7 +116,7 @@ class VolumeFacts:
             since = timestamp(self._clock.time())
             self._conditions[claim.namespace, claim.name] = (message, since)
         status = INFEASIBLE if infeasible else claim.resize_status and IN_PROGRESS
-        self._claim(claim, claim.status_bytes, status, self._condition(claim), claim.allocated_bytes)
+        self._put_claim(claim, claim.status_bytes, status, self._condition(claim), claim.allocated_bytes)
 
     def _condition(self, claim: BoundClaim) -> dict[str, str] | None:
         message, since = self._conditions.get((claim.namespace, claim.name), ("", ""))
@@ -131,7 +131,7 @@ class VolumeFacts:
         self._conditions.pop((namespace, name), None)
         self._facts.drop(Ref("PersistentVolumeClaim", namespace, name))
 
-    def _claim(
+    def _put_claim(
         self,
         claim: BoundClaim,
         size_bytes: int,

@@ -77,7 +77,7 @@ class VolumeTask:
         self._tries: dict[tuple[Step, Target], Tries] = {}
         self._troubles: dict[Target, _Trouble] = {}
         self._wanted_since: dict[Target, float] = {}
-        self._do: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
+        self._steps: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
             Step.RECORD: self.rows.record,
             Step.UNPUBLISH: self._unpublish,
             Step.STAGE: self._stage,
@@ -130,17 +130,17 @@ class VolumeTask:
         try:
             while not self._closing:
                 self._woken.clear()
-                step, until = self._next()
+                step, until = self._next_step()
                 if step is not None:
-                    await self._take(*step)
+                    await self._take_step(*step)
                 elif self.is_over:
                     return
                 else:
-                    await self._idle(until)
+                    await self._wait_until(until)
         finally:
             self.use.void()
 
-    async def _idle(self, until: float | None) -> None:
+    async def _wait_until(self, until: float | None) -> None:
         timer = None
         if until is not None:
             timer = self._host.clock.call_later(until - self._host.clock.monotonic(), self._woken.set)
@@ -150,7 +150,7 @@ class VolumeTask:
             if timer is not None:
                 timer.cancel()
 
-    def _next(self) -> tuple[tuple[Step, Target] | None, float | None]:
+    def _next_step(self) -> tuple[tuple[Step, Target] | None, float | None]:
         """Return the step to take now; or, if none is due, the monotonic time at which the next is."""
         now = self._host.clock.monotonic()
         until: float | None = None
@@ -198,12 +198,12 @@ class VolumeTask:
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
-    async def _take(self, step: Step, target: Target) -> None:
+    async def _take_step(self, step: Step, target: Target) -> None:
         self.doing = step, target
         if step is not Step.STATS:  # it runs every minute for each volume, and no listener of `changed()` reads usage
             self._host.changed()
         try:
-            await self._do[step](target)
+            await self._steps[step](target)
         except VolumeError as error:
             self._failed(step, target, error)
         except Exception as error:
@@ -227,9 +227,9 @@ class VolumeTask:
             log.warning("volume %s: %s%s: %s", self.key, step, self._whose(target), error.why)
             trouble = self._troubles[target] = _Trouble(error.why, trouble.since if trouble else now)
         if step is not Step.RECORD and not (isinstance(error, Waiting) and now - trouble.since < _WAIT_EVENT_AFTER_S):
-            self._tell(step, target, error.why, tries.failures)
+            self._tell_failure(step, target, error.why, tries.failures)
 
-    def _tell(self, step: Step, target: Target, why: str, failures: int) -> None:
+    def _tell_failure(self, step: Step, target: Target, why: str, failures: int) -> None:
         facts = self._host.facts
         if step not in MOUNTING:
             if failures >= _EVENT_AFTER_TRIES:  # the pod may not exist any more
@@ -297,7 +297,7 @@ class VolumeTask:
         if flaw or not volume.fence:  # the hub may still believe that this node fences it, as an earlier boot told
             if fencing.is_held(self.key):
                 self._check_copy(volume)
-                await fencing.keep(self.key, flaw)
+                await fencing.stop_fencing(self.key, flaw)
             return volume.fence
         if why := fencing.obstacle(volume):
             raise Waiting(why)
@@ -321,7 +321,7 @@ class VolumeTask:
     async def _tell_kept(self, volume: Volume, row: Publication) -> None:
         fencing = self._host.fencing
         if row.runtime == BY_DRIVER:
-            await fencing.keep(self.key, "its driver has told the pod's runtime of the device")
+            await fencing.stop_fencing(self.key, "its driver has told the pod's runtime of the device")
         if (why := fencing.why_kept(self.key)) and volume.claim is not None:
             text = f"PV {volume.name}: it asks for fence, and is kept on this node: {why}"
             self._host.facts.tell_claim(volume.claim, "NotFenced", text)

@@ -49,12 +49,12 @@ class VolumeUse:
         return self._asking is not None and self._asking.done()
 
     def want(self, wants: Iterable[PodVolume]) -> None:
-        self._look()
+        self._void_if_unlisted()
         volumes = [want.volume for want in wants]
         self._is_needed = any(volume.is_listed for volume in volumes)
         self._is_sole = any(volume.is_sole for volume in volumes)
         self._was_needed = self._was_needed or self._is_needed
-        self._look()
+        self._void_if_unlisted()
 
     async def check(self) -> None:
         """Return if the hub has confirmed the listing, else raise NotReady. Called before the first staging only.
@@ -62,7 +62,7 @@ class VolumeUse:
         While the volume may be staged, the hub may be away (docs/csi-contract.md#mounting-while-the-hub-is-away).
         """
         if self._asking is None:
-            self._asking = asyncio.create_task(self._ask(), name=f"volumesInUse {self._key}")
+            self._asking = asyncio.create_task(self._ask_hub(), name=f"volumesInUse {self._key}")
         await asyncio.sleep(0)  # the hub may have confirmed already
         if not self.is_confirmed:
             why = f": {self._refusal}" if self._refusal else ""
@@ -91,7 +91,7 @@ class VolumeUse:
         if self.is_sole:
             self.void()
 
-    async def _ask(self) -> None:
+    async def _ask_hub(self) -> None:
         while True:
             try:
                 await self._host.in_use_acked(self._key if self.is_sole else None)
@@ -104,6 +104,6 @@ class VolumeUse:
                 self._confirmed()
                 return
 
-    def _look(self) -> None:
+    def _void_if_unlisted(self) -> None:
         if not self.is_reported:
             self.void()

@@ -148,14 +148,14 @@ class DriverRegistry:
     async def register(self, offer: PluginOffer) -> None:
         """Register a driver, or raise NotRegistered. Then the registration is on disk, unless the disk fails."""
         await register(offer, self._store, self._sockets)
-        self._mark()
-        self._tell()
+        self._mark_node_plugins()
+        self._tell_subscribers()
         await self._store.write()
 
     def deregister(self, socket: str) -> None:
         """Note that a registration socket is gone, or replaced by another file. Its driver stays known for a while."""
         if self._store.leave(socket):
-            self._tell()
+            self._tell_subscribers()
 
     def found(self, finder: str, endpoint: str, *, name: str = "") -> None:
         """Note a driver's socket that was found beside a kubelet: the hub can call it. `lost` takes the same `finder`.
@@ -169,25 +169,25 @@ class DriverRegistry:
         if name:
             self._registered.add(name)
             self._store.node_plugins[name] = endpoint
-            is_news = self._mark() or is_news
+            is_news = self._mark_node_plugins() or is_news
         if is_news:
-            self._tell()
+            self._tell_subscribers()
 
     def lost(self, finder: str) -> None:
         """Note that a finder of sockets is gone. The sockets can be called for a while, as after a deregistration."""
         if self._sockets.lost(finder, self._clock()):
-            self._tell()
+            self._tell_subscribers()
 
     # ---- drivers' answers --------------------------------------------------------------------------------------------
 
     def _heard(self, seat: SharedSocket) -> None:
         self._replace_deserted(seat)
-        self._mark()
-        self._note(seat)
-        self._learn(seat)
+        self._mark_node_plugins()
+        self._note_parts(seat)
+        self._learn_named(seat)
         for known in self._store:
             self._judge_topology(known)
-        self._tell()
+        self._tell_subscribers()
 
     def _replace_deserted(self, seat: SharedSocket) -> None:
         # A vendor's upgrade may move the socket, and a killed driver leaves its file. A socket that an operator named
@@ -200,7 +200,7 @@ class DriverRegistry:
             if same and other.was_only_found and not served.isdisjoint(driver_services.services(other.driver)):
                 other.mark_if_deserted()
 
-    def _note(self, seat: SharedSocket) -> None:
+    def _note_parts(self, seat: SharedSocket) -> None:
         # They outlast the driver.
         name = seat.driver.name
         found = None if self.own or name in self._registered else driver_services.sole_node_plugin(self.drivers, name)
@@ -209,9 +209,9 @@ class DriverRegistry:
         for name in self.names:
             with_topology = self._store.with_topology
             (with_topology.add if self._store.has_topology(name) else with_topology.discard)(name)
-        self._mark()
+        self._mark_node_plugins()
 
-    def _mark(self) -> bool:
+    def _mark_node_plugins(self) -> bool:
         is_news = False
         for seat in self._sockets:
             driver = seat.driver
@@ -221,7 +221,7 @@ class DriverRegistry:
             driver.has_node_plugin = driver.named and elsewhere
         return is_news
 
-    def _learn(self, seat: SharedSocket) -> None:
+    def _learn_named(self, seat: SharedSocket) -> None:
         # If `find` returns no driver of the name, one at a socket that an operator named is installed, if it serves
         # Node.
         if not self.own or (report := seat.driver.report) is None:
@@ -289,9 +289,9 @@ class DriverRegistry:
 
     def _expire(self) -> None:
         if self._store.expire():
-            self._tell()
+            self._tell_subscribers()
 
-    def _tell(self) -> None:
+    def _tell_subscribers(self) -> None:
         self._sockets.tidy()
         if self._tasks is not None:
             self._sockets.watch(self._tasks)

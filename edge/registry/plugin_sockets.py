@@ -40,7 +40,7 @@ class Look:
     # Entries that could not be read, in words, by path; `sockets` has the sockets last seen there.
     unread: dict[Path, str] = field(default_factory=dict)
 
-    def keep(self, before: "Look", place: Path, error: OSError) -> None:
+    def keep_earlier(self, before: "Look", place: Path, error: OSError) -> None:
         """Take over an earlier result for a place and everything below it, because it cannot be read now."""
         for path, file in before.sockets.items():
             if path.is_relative_to(place):
@@ -60,7 +60,7 @@ def look(directory: Path, before: Look) -> Look:
                     _sort(entry, found, waiting, before)
         except OSError as error:
             if error.errno not in _GONE:
-                found.keep(before, here, error)
+                found.keep_earlier(before, here, error)
     return found
 
 
@@ -75,7 +75,7 @@ def _sort(entry: os.DirEntry[str], found: Look, waiting: list[Path], before: Loo
         mode = path.stat().st_mode
     except OSError as error:
         if error.errno not in _GONE:
-            found.keep(before, path, error)
+            found.keep_earlier(before, path, error)
         return
     if stat.S_ISSOCK(mode) and (identity := file_id(str(path))) is not None:
         found.sockets[path] = identity

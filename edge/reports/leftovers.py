@@ -58,13 +58,13 @@ class Leftovers:
         try:
             while self._due and self._all:
                 self._due = False
-                await self._look()
+                await self._clean_up()
         except VolumeError as error:
             log.warning("directories left from an earlier run cannot be cleaned up now: %s", error.why)
         finally:
             self._looking = False
 
-    async def _look(self) -> None:
+    async def _clean_up(self) -> None:
         there = {one.path: one for one in (await self._plugin.scan()).unreadable}
         self._all = [
             there.get(one.path, one) for one in self._all if not there.keys().isdisjoint((one.path, *one.path.parents))

@@ -79,7 +79,7 @@ class ObjectStore:
         ):
             ref, stamp = Ref(kind, namespace, name), Stamp(uid, version)
             if kind not in SEALED_KINDS or self._can_unseal(ref, stamp, body):
-                self._note(ref, stamp)
+                self._set_stamp(ref, stamp)
             else:
                 lost.append((kind, namespace, name, uid))
         if lost:
@@ -161,7 +161,7 @@ class ObjectStore:
         self._ends += 1
         if self.in_step:
             self.in_step = False
-            self._tell(frozenset())
+            self._tell_subscribers(frozenset())
 
     async def still_in_step(self) -> None:
         if self.in_step:
@@ -231,18 +231,18 @@ class ObjectStore:
             if isinstance(change, Put) or self.uid(ref) == change.uid:
                 self._stamps.pop(ref, None)
             if isinstance(change, Put):
-                ref = self._note(ref, change.object.stamp)  # subscribers keep it, too
+                ref = self._set_stamp(ref, change.object.stamp)  # subscribers keep it, too
             touched.add(ref)
         if touched or came_in_step:
-            self._tell(frozenset(touched))
+            self._tell_subscribers(frozenset(touched))
 
-    def _note(self, ref: Ref, stamp: Stamp) -> Ref:
+    def _set_stamp(self, ref: Ref, stamp: Stamp) -> Ref:
         # Share one text for each kind and namespace.
         ref = Ref(sys.intern(ref.kind), sys.intern(ref.namespace), ref.name)
         self._stamps[ref] = stamp
         return ref
 
-    def _tell(self, refs: frozenset[Ref]) -> None:
+    def _tell_subscribers(self, refs: frozenset[Ref]) -> None:
         for subscriber in list(self._subscribers):
             try:
                 subscriber(refs)

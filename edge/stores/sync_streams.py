@@ -21,16 +21,16 @@ _REFRESH_S = 60.0
 
 def sync_streams(metastore: Metastore) -> tuple[Standing, ...]:
     return (
-        Standing(Kind.SYNC, partial(_learn, metastore.objects), priority=Priority.SYNC),
-        Standing(Kind.FACTS, partial(_tell, metastore.facts), priority=Priority.SYNC),
+        Standing(Kind.SYNC, partial(_get_objects, metastore.objects), priority=Priority.SYNC),
+        Standing(Kind.FACTS, partial(_send_facts, metastore.facts), priority=Priority.SYNC),
     )
 
 
 def observe_streams() -> tuple[Standing, ...]:
-    return (Standing(Kind.OBSERVE, _hold, priority=Priority.SYNC),)
+    return (Standing(Kind.OBSERVE, _hold_open, priority=Priority.SYNC),)
 
 
-async def _learn(objects: ObjectStore, stream: Stream) -> None:
+async def _get_objects(objects: ObjectStore, stream: Stream) -> None:
     refreshing = asyncio.get_running_loop().create_task(_refresh(objects), name="age of the metastore")
     try:
         await learn(stream, objects)
@@ -45,7 +45,7 @@ async def _refresh(objects: ObjectStore) -> None:
         await objects.still_in_step()
 
 
-async def _tell(facts: FactStore, stream: Stream) -> None:
+async def _send_facts(facts: FactStore, stream: Stream) -> None:
     telling = Telling(stream, facts, on_event=facts.on_event)
     unlisten = facts.listen(telling.changed)
     try:
@@ -54,6 +54,6 @@ async def _tell(facts: FactStore, stream: Stream) -> None:
         unlisten()
 
 
-async def _hold(stream: Stream) -> None:
+async def _hold_open(stream: Stream) -> None:
     async for _ in stream:  # no message comes
         pass

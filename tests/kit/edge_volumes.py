@@ -281,7 +281,7 @@ class FakeFence(Fencing):
     def why_kept(self, key: VolumeKey) -> str:
         return self.kept.get(key, "")
 
-    async def keep(self, key: VolumeKey, why: str) -> None:
+    async def stop_fencing(self, key: VolumeKey, why: str) -> None:
         self.kept[key] = why
         if key in self.held:
             await self._acked()

@@ -562,7 +562,7 @@ async def test_an_operation_is_cancelled_when_the_lease_ends_and_one_without_an_
     free = await linked.call(CREATE, create("pvc-2"))
     linked.clock.now += 60
     assert [call.may_begin is not None and call.may_begin() for call in linked.driver.calls] == [False, False]
-    linked.lease._look()
+    linked.lease._check_times()
     _, status = await linked.answered(leased)
     assert (status.code, status.origin) == (Code.UNAVAILABLE, Origin.EDGE)
     assert "had no answer of the hub for --controller-lease" in status.message
@@ -577,7 +577,7 @@ async def test_a_call_with_an_epoch_puts_the_operation_that_it_joins_under_the_l
     await linked.call(CREATE, create())
     joined = await linked.call(CREATE, create(), epoch=5)
     linked.clock.now += 60
-    linked.lease._look()
+    linked.lease._check_times()
     assert (await linked.answered(joined))[1].code == Code.UNAVAILABLE
     assert linked.driver.calls[0].cancelled
 

@@ -118,7 +118,7 @@ async def test_a_ping_that_becomes_due_while_the_agent_looks_at_the_clock_is_sen
     await agent.let_pass(14)
     reads = iter([agent.now + 0.9])  # of a ping that is due a second from now: not yet at the first look
     agent.lease._clock = lambda: next(reads, agent.now + 1.0)
-    agent.lease._look()
+    agent.lease._check_times()
     assert agent.link.sent == 1
     await agent.let_pass(1)
     assert agent.link.sent == 2

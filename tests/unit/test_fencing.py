@@ -111,7 +111,7 @@ class Agent:
 
     async def close(self) -> None:
         await self.fencing.close()
-        self.lease._come_back(self.now)
+        self.lease._set_timer(self.now)
 
     async def _acked(self) -> None:
         await self.acks.wait()
@@ -258,7 +258,7 @@ async def test_after_a_reboot_nothing_is_fenced_and_a_volume_is_kept_only_when_t
     await later.start()
     assert (later.fencing.is_held(KEY), later.fencing.told(), later.watchdog.pets) == (True, {}, 0)
     later.acks.clear()
-    keeping = asyncio.create_task(later.fencing.keep(KEY, ""))
+    keeping = asyncio.create_task(later.fencing.stop_fencing(KEY, ""))
     await asyncio.wait({keeping}, timeout=0.1)
     assert (keeping.done(), later.fencing.is_held(KEY), later.shut) == (False, True, 0)
     later.acks.set()

@@ -38,20 +38,20 @@ def kept(state_dir: Path) -> dict[str, str]:
 
 def test_a_new_state_directory_is_anybodys_until_it_is_kept(tmp_path: Path) -> None:
     Home(tmp_path, "n1", ROOT)
-    Home(tmp_path, "n2", ROOT).keep()
+    Home(tmp_path, "n2", ROOT).write()
     assert kept(tmp_path) == {"node": "n2", "rootDir": "/var/lib/kubelet"}
     assert [path.name for path in tmp_path.iterdir()] == ["home.json"]
 
 
 def test_the_same_node_with_the_same_root_directory_comes_back_and_writes_nothing(tmp_path: Path) -> None:
-    Home(tmp_path, "n1", ROOT).keep()
+    Home(tmp_path, "n1", ROOT).write()
     before = (tmp_path / "home.json").stat()
-    Home(tmp_path, "n1", ROOT).keep()
+    Home(tmp_path, "n1", ROOT).write()
     assert (tmp_path / "home.json").stat().st_ino == before.st_ino
 
 
 def test_another_node_is_refused_with_both_names_and_what_to_do(tmp_path: Path) -> None:
-    Home(tmp_path, "n1", ROOT).keep()
+    Home(tmp_path, "n1", ROOT).write()
     use(tmp_path)
     with pytest.raises(SettingsError) as refused:
         Home(tmp_path, "n1-typo", ROOT)
@@ -64,7 +64,7 @@ def test_another_node_is_refused_with_both_names_and_what_to_do(tmp_path: Path) 
 
 
 def test_another_root_directory_is_refused_with_both_paths(tmp_path: Path) -> None:
-    Home(tmp_path, "n1", ROOT).keep()
+    Home(tmp_path, "n1", ROOT).write()
     use(tmp_path)
     with pytest.raises(
         SettingsError, match=r"^--root-dir=/var/lib/edged: .* the state of --root-dir=/var/lib/kubelet,"
@@ -77,11 +77,11 @@ def test_a_state_that_never_knew_a_pod_or_a_volume_is_given_to_another_node(
     tmp_path: Path, node: str, root: str
 ) -> None:
     state = tmp_path / "state"
-    Home(state, "n1-typo", tmp_path / "kubelet").keep()
+    Home(state, "n1-typo", tmp_path / "kubelet").write()
     write(state / "edge.db", IN_EDGE_DB, "Node")
     write(state / "volumes.db", IN_VOLUMES_DB[:1], "publications")
     (tmp_path / "kubelet" / "plugins_registry").mkdir(parents=True)
-    Home(state, node, tmp_path / root).keep()
+    Home(state, node, tmp_path / root).write()
     assert kept(state) == {"node": node, "rootDir": str(tmp_path / root)}
     assert not (state / "edge.db").exists(), "it is put aside"
 
@@ -99,7 +99,7 @@ def test_a_state_that_never_knew_a_pod_or_a_volume_is_given_to_another_node(
 def test_a_state_that_knows_a_pod_or_a_volume_or_cannot_be_read_is_kept(
     tmp_path: Path, file: str, statements: tuple[str, ...], word: str
 ) -> None:
-    Home(tmp_path, "n1", ROOT).keep()
+    Home(tmp_path, "n1", ROOT).write()
     (tmp_path / file).write_bytes(b"" if statements else b"no database" * 100)
     write(tmp_path / file, statements, word)
     with pytest.raises(SettingsError, match="holds the state of"):
@@ -117,7 +117,7 @@ def test_a_state_that_knows_a_pod_or_a_volume_or_cannot_be_read_is_kept(
 )
 def test_a_volume_that_only_the_disk_knows_keeps_the_state_as_well(tmp_path: Path, left: str) -> None:
     """After the loss of its databases an agent finds there what is mounted, and under another name takes it down."""
-    Home(tmp_path, "n1", tmp_path / "kubelet").keep()
+    Home(tmp_path, "n1", tmp_path / "kubelet").write()
     (tmp_path / "kubelet" / left).mkdir(parents=True)
     with pytest.raises(SettingsError, match="holds the state of"):
         Home(tmp_path, "n2", tmp_path / "kubelet")
@@ -125,7 +125,7 @@ def test_a_volume_that_only_the_disk_knows_keeps_the_state_as_well(tmp_path: Pat
 
 def test_a_path_from_here_is_the_same_as_the_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Home(tmp_path, "n1", Path("root")).keep()
+    Home(tmp_path, "n1", Path("root")).write()
     Home(tmp_path, "n1", tmp_path / "root")
 
 
@@ -136,7 +136,7 @@ def test_a_file_that_does_not_tell_is_named_and_written_anew(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "home.json").write_bytes(content)
-    Home(tmp_path, "n1", ROOT).keep()
+    Home(tmp_path, "n1", ROOT).write()
     assert f"{tmp_path / 'home.json'} is unreadable" in caplog.text
     assert kept(tmp_path) == {"node": "n1", "rootDir": "/var/lib/kubelet"}
 
@@ -145,5 +145,5 @@ def test_a_disk_that_takes_nothing_keeps_no_node_from_its_volumes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "state").touch()
-    Home(tmp_path / "state", "n1", ROOT).keep()
+    Home(tmp_path / "state", "n1", ROOT).write()
     assert "home.json cannot be written" in caplog.text

@@ -19,7 +19,7 @@ async def test_the_last_mark_of_the_hub_and_the_highest_epoch_are_kept_over_rest
 ) -> None:
     mark = HubMark(tmp_path, HUBS)
     assert (mark.text, mark.epoch) == ("", 0)
-    keeping = asyncio.create_task(mark.keep())
+    keeping = asyncio.create_task(mark.write_changes())
     for given, epoch in (("first", 7), ("", 8), ("second", 5), ("x" * 201, 9)):
         mark.take(given, epoch)
         await until(lambda: (HubMark(tmp_path, HUBS).text, HubMark(tmp_path, HUBS).epoch) == (mark.text, mark.epoch))

@@ -334,7 +334,7 @@ async def test_a_fault_in_the_keeping_of_a_result_leaves_nobody_waiting(
     operations: Operations, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     callers = [await begin(operations, create(), vendor) for _ in range(2)]
-    monkeypatch.setattr(Operations, "_keep", lambda *_: 1 / 0)
+    monkeypatch.setattr(Operations, "_keep_success", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # which the client logs
         vendor.answer(made())
     assert [caller.result() for caller in callers] == [made(), made()]
