@@ -154,13 +154,11 @@ def in_words(key: Key) -> str:
     return " ".join([key[1].rpartition("/")[2], *(str(part) for part in key[2:] if part)])
 
 
-class _Kept(NamedTuple):
-    """A create's success."""
-
+class _KeptSuccess(NamedTuple):
     arguments: Arguments
     result: Result
-    made: str
-    until: float
+    made: str  # the id of the created object
+    until: float  # by the loop's clock
 
 
 class Operations:
@@ -176,7 +174,7 @@ class Operations:
         self._until: dict[HubCall, float] = {}  # when each call to a driver ends, in the order in which they began
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
-        self._kept: dict[Key, _Kept] = {}
+        self._kept: dict[Key, _KeptSuccess] = {}
         self._kept_bytes = 0
         self._steps = 0
         self._touched: OrderedDict[str, int] = OrderedDict()  # by object: step of the last begin or end on it, in order
@@ -350,7 +348,7 @@ class Operations:
         if call.key in self._kept:  # so that it moves to the end
             self._forget_success(call.key)
         body = result.body
-        self._kept[call.key] = _Kept(call.arguments, Result(result.status, body), made, now + _KEPT_S)
+        self._kept[call.key] = _KeptSuccess(call.arguments, Result(result.status, body), made, now + _KEPT_S)
         self._kept_bytes += len(body or b"")
         while self._kept:
             oldest, kept = next(iter(self._kept.items()))
@@ -369,14 +367,13 @@ class Operations:
 
 
 def _settles(call: "HubCall", other: "HubCall") -> bool:
-    """Whether the hub takes a final answer to an operation as the end of another one, too.
-
-    A deletion settles all operations on its object, and a publication to a node and its end settle each other
-    (`settled_with` of `cloud.claims.requests`). Any other one settles those of its method, whatever their arguments.
-    """
+    # Whether the hub takes a final answer to `call` as the end of `other`, too (`settled_with` of
+    # `cloud.claims.requests`).
     (driver, method, *key), (its_driver, its_method, *its_key) = call.key, other.key
     if call.about != other.about or driver != its_driver:
         return False
     if method in _OF_A_NODE:
+        # A publication to a node and its end settle each other.
         return its_method in _OF_A_NODE and key == its_key
+    # A deletion settles all operations on its object; any other one those of its method, whatever their arguments.
     return method in _DELETES or method == its_method

@@ -53,9 +53,7 @@ _LEFTOVERS_S = 60.0  # the interval at which `Leftovers` checks directories from
 
 
 @dataclass(slots=True)
-class _Clueless:
-    """A pod's volume that cannot be resolved."""
-
+class _UnresolvedVolume:
     since: float  # the start of that, in seconds since the epoch
     began_at: float  # the same by the monotonic clock
     told: bool = False  # whether an event has reported it
@@ -74,7 +72,7 @@ class VolumeManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: dict[str, set[VolumeKey]] = {}  # by pod uid: the volumes that it wants now
         self._leftovers = Leftovers(host, self._volumes)
-        self._clueless: dict[str, dict[str, _Clueless]] = {}
+        self._unresolved: dict[str, dict[str, _UnresolvedVolume]] = {}
         self._told_in_use: list[str] = []
         self._subscribers: list[Callable[[], None]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -185,7 +183,7 @@ class VolumeManager:
             for want in wants.volumes
         ]
         mounted = {row.volume_name for row in self._publications(wants.pod.uid, mounts)}
-        since = self._clueless.get(wants.pod.uid, {})
+        since = self._unresolved.get(wants.pod.uid, {})
         return resolved + [
             report_unresolved(wants, name, since[name].since if name in since else self._clock.time())
             for name in wants.unresolved
@@ -260,13 +258,13 @@ class VolumeManager:
             if keys:
                 self._held[uid] = keys
             touched |= before | keys | mounts.get(uid, set())
-            self._note_clueless(uid, alive)
+            self._note_unresolved(uid, alive)
         for key in touched:
             self._update_wants(key)
         self._wake_for_pods()
         if uids:
             self._start_cleaning()
-            self._tell_clueless()
+            self._tell_unresolved()
             self._tell_in_use()
             self._tell_subscribers()
 
@@ -374,15 +372,15 @@ class VolumeManager:
         if wanted.has_unread and "read again" not in self._timers:  # a further change must not postpone the retry
             self._set_timer("read again", _READ_AGAIN_S, lambda: self._pods_changed(wanted.read_again(now())))
 
-    def _note_clueless(self, uid: str, wants: PodWants | None) -> None:
-        old = self._clueless.pop(uid, {})
+    def _note_unresolved(self, uid: str, wants: PodWants | None) -> None:
+        old = self._unresolved.pop(uid, {})
         if wants is not None and wants.unresolved:
-            new = _Clueless(self._clock.time(), self._clock.monotonic())
-            self._clueless[uid] = {name: old.get(name) or replace(new) for name in wants.unresolved}
+            new = _UnresolvedVolume(self._clock.time(), self._clock.monotonic())
+            self._unresolved[uid] = {name: old.get(name) or replace(new) for name in wants.unresolved}
 
-    def _tell_clueless(self) -> None:
+    def _tell_unresolved(self) -> None:
         now, next_s = self._clock.monotonic(), None
-        for uid, names in self._clueless.items():
+        for uid, names in self._unresolved.items():
             wants = self.wanted.of(uid)
             assert wants is not None
             for name, one in names.items():
@@ -396,7 +394,7 @@ class VolumeManager:
                 else:
                     next_s = left_s if next_s is None else min(next_s, left_s)
         if next_s is not None:
-            self._set_timer("clueless", max(next_s, 1.0), self._tell_clueless)
+            self._set_timer("unresolved", max(next_s, 1.0), self._tell_unresolved)
 
     # ---- trust -------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ def hub_endpoint(text: str) -> Endpoint:
     """The endpoint of a text. Raises ValueError, which says which texts are allowed."""
     scheme, separator, rest = text.partition("://")
     if separator and scheme in {"ws", "wss"}:
+        # Other programs write a URL without a path with a slash at its end.
         address = host_port(rest.removesuffix("/"))
         return Endpoint(text, host=address.host, port=address.port, tls=scheme == "wss")
     if separator and scheme != "unix":

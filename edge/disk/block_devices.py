@@ -38,6 +38,7 @@ class BlockDevices:
         device = self.device(name, pod_uid)
         place = self._layout.device_map(name, pod_uid)
         self._root.make_dir(place.parent)
+        # The kubelet gives this file the mode of its directories (mapBindMountDevice). The device covers it.
         self._root.touch(place, DIR_MODE)
         reach("publish.before-bind")
         if not (self._bound(place) and _is_same(device, place)):

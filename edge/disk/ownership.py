@@ -46,7 +46,7 @@ def always() -> bool:
 
 
 class _Stopped(Exception):
-    """The walk was stopped."""
+    pass
 
 
 @dataclass(slots=True)

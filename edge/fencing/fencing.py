@@ -55,8 +55,6 @@ Changed = Callable[[Collection[VolumeKey]], None]
 
 
 class _HeldVolume:
-    """A volume that is fenced when the lease ends."""
-
     def __init__(self, held: HeldVolume) -> None:
         self.held = held
         self.is_told_staging = False  # the hub hears that it is being staged, whatever the plan says
@@ -234,7 +232,7 @@ class Fencing:
         if (one := self._volumes.get(key)) is None:
             return
         with self._telling_staging(one):
-            await self._stored()
+            await self._wait_until_stored()
             await self._change(key, replace(one.held, file_system=None), NotReady)
         await self._change(key, None, NotReady)
         self._kept[key] = why
@@ -287,7 +285,7 @@ class Fencing:
         one = self._volumes[volume.key]
         self._check(volume)
         with self._telling_staging(one):
-            await self._stored()
+            await self._wait_until_stored()
             self._check(volume)
             old = one.held
             names = tuple(dict.fromkeys((*old.pvs, volume.name)))  # it may have another PersistentVolume by now
@@ -338,9 +336,9 @@ class Fencing:
             one.is_told_staging = False
             self._tell_hub()
 
-    async def _stored(self) -> None:
-        """Return when the hub has stored what it was told last. Raises NotReady if that takes longer than the lease."""
+    async def _wait_until_stored(self) -> None:
         try:
+            # After this time the lease has ended, unless the hub answers.
             async with asyncio.timeout(self.lease_s):
                 await self._acked()
         except TimeoutError:
@@ -349,7 +347,7 @@ class Fencing:
     # ---- the plan ----------------------------------------------------------------------------------------------------
 
     async def _change(self, key: VolumeKey, held: HeldVolume | None, blame: type[VolumeError]) -> None:
-        """Hold a volume as `held` says (None: no more), or raise `blame`."""
+        # `held` None: hold it no more.
         try:
             await asyncio.to_thread(self._write, {key: held})
         except OSError as error:
@@ -360,7 +358,7 @@ class Fencing:
             self._lease.end(self)
 
     def _write(self, change: Mapping[VolumeKey, HeldVolume | None]) -> None:
-        """Change the plan on the disk, and then in memory. Called in any thread. After an OSError the old one stays."""
+        # First on the disk, and then in memory: after an OSError the old plan stays. Called in any thread.
         with self._writing:
             held = {key: one.held for key, one in self._volumes.items()} | dict(change)
             left = {key: one for key, one in held.items() if one is not None}

@@ -127,10 +127,9 @@ class VolumeExpander:
         reach("expand.after-result")
 
     def _can_expand(self, plan: ExpansionPlan) -> bool:
-        """Whether the driver can expand. Without the capability, return False if no claim waits for the node."""
         if Has.EXPAND_VOLUME in self._host.driver(self._key.driver).capabilities:
             return True
-        if plan.legacy or plan.claim_knows:
+        if plan.legacy or plan.claim_knows:  # no claim waits for the node
             return False
         error = VolumeRefused(
             f"driver {self._key.driver} cannot expand a volume on the node (it has no capability EXPAND_VOLUME), and "

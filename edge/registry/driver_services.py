@@ -209,7 +209,7 @@ def _answer(driver: Driver, method: str) -> Answer | None:
 
 
 def _service_of(method: str) -> str:
-    """`/csi.v1.Controller/CreateVolume` → `Controller`."""
+    # `/csi.v1.Controller/CreateVolume` → `Controller`
     return method.removeprefix(PREFIX).partition("/")[0]
 
 

@@ -20,8 +20,9 @@ from dataclasses import replace
 from common.objects.objects import Ref
 from edge.stores.object_store import ObjectStore
 from edge.volumes import Pod
+from edge.wanted.object_fields import labels_of
 from edge.wanted.opt_in import OptIn
-from edge.wanted.resolution import NodeContext, PodWants, labels_of, resolve, without_body
+from edge.wanted.resolution import NodeContext, PodWants, resolve, without_body
 
 POD = "Pod"
 
