@@ -77,10 +77,10 @@ class Claims:
                 self._books[key[0]].mark(*it)
         # Rewrite a row whose thing stands in a newer row, else the thing comes back when the newer row is deleted.
         for key, body, _ in found:
-            if (present := self._present_row(key)).body != body:
+            if (present := self._record(key)).body != body:
                 records.put(present)
-        records.watch(RecordKind.CLAIM, self._present_row, self._adopt)
-        records.watch(RecordKind.ELECTION, lambda key: _changed_election(key[0], self.elections.get(key[0])))
+        records.watch(RecordKind.CLAIM, self._record, self._adopt)
+        records.watch(RecordKind.ELECTION, lambda key: _election_record(key[0], self.elections.get(key[0])))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Claims:
 
     async def elect(self, driver: str, new: Elected) -> None:
         """Record an election. Raises CallError if that fails."""
-        await _written(self._records.write([_changed_election(driver, new)]))
+        await _written(self._records.write([_election_record(driver, new)]))
         self.elections[driver] = new
 
     # ---- names -------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Claims:
 
     def write_names(self, driver: str, names: Iterable[str]) -> "asyncio.Future[None]":
         """Write some names as memory has them now. Returns the write, for `check`."""
-        return self._records.write([self._present_row((driver, name)) for name in names])
+        return self._records.write([self._record((driver, name)) for name in names])
 
     def check(self, write: "asyncio.Future[None]", driver: str = "", claim: Claim | None = None) -> None:
         """Check a write that has ended. With a claim, it may be that of `record_made`.
@@ -296,7 +296,7 @@ class Claims:
             self._take_list(driver, node, kind, things, began=began, at=at)
             return
         try:
-            await _written(self._records.write([_changed_mark(driver, node, Mark.LISTED)]))
+            await _written(self._records.write([_mark_record(driver, node, Mark.LISTED)]))
             self._take_list(driver, node, kind, things, began=began, at=at)
         finally:  # a claim may have the ids by now, and the write may go on without its caller
             self._put_mark(driver, node)
@@ -348,8 +348,8 @@ class Claims:
             # Also if it is empty: the hub knows the node until the records have the change (`knows`).
             outdated = self._outdated_rows.setdefault((its, node), set())
             names[its] = {claim.name for claim in claims} | outdated
-            rows += [self._present_row((its, name)) for name in names[its]]
-            (dropped if mark is None else noted).append(_changed_mark(its, node, mark))
+            rows += [self._record((its, name)) for name in names[its]]
+            (dropped if mark is None else noted).append(_mark_record(its, node, mark))
         # The mark is set first and dropped last: while it stands, no call is told that the node's things do not exist.
         write = self._records.write([*noted, *rows, *dropped])
         write.add_done_callback(partial(self._forgot, node, names))
@@ -369,11 +369,11 @@ class Claims:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _present_row(self, key: Key) -> Change:
+    def _record(self, key: Key) -> Change:
         driver, name = key
         if name.startswith(_NODE):
             node = name.removeprefix(_NODE)
-            return _changed_mark(driver, node, self.book(driver).marks.get(node))
+            return _mark_record(driver, node, self.book(driver).marks.get(node))
         claim = self.book(driver).claims.get(name)
         return Change(RecordKind.CLAIM, key, claim.body() if claim is not None else None)
 
@@ -394,10 +394,10 @@ class Claims:
     def _put_name(self, driver: str, name: str) -> None:
         if (claim := self.book(driver).claims.get(name)) is not None:
             claim.has_row = True
-        self._records.put(self._present_row((driver, name)))
+        self._records.put(self._record((driver, name)))
 
     def _put_mark(self, driver: str, node: str) -> None:
-        self._records.put(_changed_mark(driver, node, self.book(driver).marks.get(node)))
+        self._records.put(_mark_record(driver, node, self.book(driver).marks.get(node)))
 
     def _adopt(self, key: Key, body: Body) -> bool:
         """Take a row that an earlier hub wrote after this hub had read the records.
@@ -440,11 +440,11 @@ def _read_election(key: Key, body: Body) -> tuple[str, Elected]:
     return driver, Elected(text_in(body["node"]), int(body["epoch"]), float(body["since"]), text_in(body["why"]))
 
 
-def _changed_election(driver: str, elected: Elected | None) -> Change:
+def _election_record(driver: str, elected: Elected | None) -> Change:
     return Change(RecordKind.ELECTION, (driver,), asdict(elected) if elected is not None else None)
 
 
-def _changed_mark(driver: str, node: str, mark: Mark | None) -> Change:
+def _mark_record(driver: str, node: str, mark: Mark | None) -> Change:
     return Change(RecordKind.CLAIM, (driver, _NODE + node), {"state": mark, "node": node} if mark is not None else None)
 
 

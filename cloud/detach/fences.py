@@ -66,7 +66,7 @@ class Fences:
         self._records, self._absences, self._mounts = records, absences, mounts
         self._joined, self._now = joined, now
         self._fences = {it.node: it for it in records.take(RecordKind.FENCE, _read)}
-        records.watch(RecordKind.FENCE, lambda key: self._change(*key))
+        records.watch(RecordKind.FENCE, lambda key: self._record(*key))
 
     def is_fenced(self, node: str) -> bool:
         """Whether an operator takes a node for dead, and it has shown no sign of life since."""
@@ -147,13 +147,13 @@ class Fences:
             elif fence.mark != _RETURNED:
                 # The record has the mark, too: the node's own record may still show the absence when the hub ends.
                 self._fences[node] = replace(fence, mark=_RETURNED)
-                self._records.put(self._change(node))
+                self._records.put(self._record(node))
                 log.error("%s", self._warning(fence))
                 audit.add(Event.FENCE, who=node, ended="the node is back")
         for node, why in ended.items():
             del self._fences[node]
             log.info("the fence of node %s ends: %s", node, why)
-            self._records.put(self._change(node))
+            self._records.put(self._record(node))
 
     def problems(self) -> Iterator[str]:
         for fence in self._fences.values():
@@ -198,14 +198,14 @@ class Fences:
         claim = self._mounts.claim_of(volume)
         return f"claim {claim} ({volume})" if claim else volume
 
-    def _change(self, node: str) -> Change:
+    def _record(self, node: str) -> Change:
         fence = self._fences.get(node)
         body = {name: value for name, value in asdict(fence).items() if name != "node"} if fence is not None else None
         return Change(RecordKind.FENCE, (node,), body)
 
     async def _write(self, node: str, what: str) -> None:
         # It counts already. If the write fails, the operator hears it, and it is tried again.
-        change = self._change(node)
+        change = self._record(node)
         self._records.put(change)
         try:
             await self._records.write([*self._absences.records(node), change])

@@ -75,7 +75,7 @@ class Incarnation:
         self._state = found[0] if found else _MarkState(secrets.token_hex(8), [])
         self._unread = ""
         self._heard = 0  # the highest epoch in a mark that has shown a loss
-        records.watch(RecordKind.MARK, lambda _key: _change(self._state))
+        records.watch(RecordKind.MARK, lambda _key: _record(self._state))
         if self.loss:
             log.warning("calls that name no node are refused, until csi-bridge trust: %s", self.loss)
 
@@ -132,7 +132,7 @@ class Incarnation:
             self._unread, self._state = "", self._state._replace(checked=True)
             if cluster is not None and (found := _find_earlier(cluster, claims)):
                 self._lose(found)
-            self._records.put(_change(self._state))
+            self._records.put(_record(self._state))
             self.settled()
 
         if cluster is not None and not self._state.checked:
@@ -154,7 +154,7 @@ class Incarnation:
         try:
             await self._write(loss="", checked=True, trusted=trusted, epochs=epochs)
         except WriteFailed:
-            self._records.put(_change(self._state))  # the write that failed may have worked
+            self._records.put(_record(self._state))  # the write that failed may have worked
             raise
         self._unread = ""
         if rises:
@@ -166,7 +166,7 @@ class Incarnation:
     async def _write(self, **changes: Any) -> None:
         while True:  # a change that was put during the write came after it
             before, state = self._state, self._state._replace(**changes)
-            await self._records.write([_change(state)])
+            await self._records.write([_record(state)])
             if self._state is before:
                 self._state = state
                 return
@@ -175,7 +175,7 @@ class Incarnation:
         if not self._state.loss:
             log.error("%s; calls that name no node are refused from now on, until csi-bridge trust", what)
             self._state = self._state._replace(loss=f"{timestamp(self._now())} {what}")
-            self._records.put(_change(self._state))
+            self._records.put(_record(self._state))
 
     def _is_credible(self, shown: str, id_: str, epoch: int) -> bool:
         if not self.sign:
@@ -187,7 +187,7 @@ class Incarnation:
         return f"{text} {hmac.digest(self.sign, text.encode(), 'sha256').hex() if self.sign else ''}"
 
 
-def _change(state: _MarkState) -> Change:
+def _record(state: _MarkState) -> Change:
     return Change(RecordKind.MARK, _KEY, state._asdict())
 
 

@@ -88,8 +88,8 @@ class FactTable:
             self._quota.put(node, ref, _size(node, ref, fact))
             self._facts.setdefault(node, {})[ref] = fact
             self._note(node, ref, None, fact)
-        records.watch(RecordKind.FACT, lambda key: self._as_it_is(*key))
-        records.watch(RecordKind.MACHINE, lambda key: self._machine(*key))
+        records.watch(RecordKind.FACT, lambda key: self._present_fact(*key))
+        records.watch(RecordKind.MACHINE, lambda key: self._present_machine(*key))
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
         return self._facts.get(node, {})
@@ -176,8 +176,8 @@ class FactTable:
                 return
             size = _size(node, ref, fact)
             self._quota.check(node, ref, size, stray=stray)
-            record = self._record(ref, fact)
-            if record is not None and not (sure and record == self._record(ref, facts.get(ref))):
+            record = self._recorded(ref, fact)
+            if record is not None and not (sure and record == self._recorded(ref, facts.get(ref))):
                 body = {**record, "told_ns": fact.told_ns}
                 await self._write([Change(RecordKind.FACT, _key(node, ref), body)])
             self._quota.put(node, ref, size, stray=stray)
@@ -242,23 +242,23 @@ class FactTable:
             self._note(node, ref, fact, None)
 
     async def _put_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
-        change = _machine(node, instance, earlier_use)
+        change = _machine_record(node, instance, earlier_use)
         self._quota.check(node, _EARLIER_USE, _machine_size(node, earlier_use))
         await self._write([change])
         self._note_machine(node, instance, earlier_use)
 
-    def _as_it_is(self, node: str, *ref: str) -> Change:
+    def _present_fact(self, node: str, *ref: str) -> Change:
         fact = self.of(node).get(Ref(*ref))
-        record = self._record(Ref(*ref), fact)
+        record = self._recorded(Ref(*ref), fact)
         body = {**record, "told_ns": fact.told_ns} if fact is not None and record is not None else None
         return Change(RecordKind.FACT, (node, *ref), body)
 
-    def _machine(self, node: str) -> Change:
+    def _present_machine(self, node: str) -> Change:
         if node not in self._instances:
             return Change(RecordKind.MACHINE, (node,), None)
-        return _machine(node, self._instances[node], self.earlier_use.get(node, frozenset()))
+        return _machine_record(node, self._instances[node], self.earlier_use.get(node, frozenset()))
 
-    def _record(self, ref: Ref, fact: Fact | None) -> Body | None:
+    def _recorded(self, ref: Ref, fact: Fact | None) -> Body | None:
         if fact is None or (self._guarded_only and ref.kind not in GUARDED_KINDS):
             return None
         if self._guarded_only and ref.kind == "Node":
@@ -370,7 +370,7 @@ def _size(node: str, ref: Ref, fact: Fact) -> int:
     return _RECORD_BYTES + stored_bytes(texts)
 
 
-def _machine(node: str, instance: str, earlier_use: frozenset[str]) -> Change:
+def _machine_record(node: str, instance: str, earlier_use: frozenset[str]) -> Change:
     return Change(RecordKind.MACHINE, (node,), {"instance": instance, "earlier_use": sorted(earlier_use)})
 
 

@@ -104,17 +104,20 @@ class TrustStore:
         self.denials = {
             (it.kind, it.value): it for it in records.take(RecordKind.DENIAL, _read_denial)
         }  # by kind and value
-        records.watch(RecordKind.TOKEN, lambda key: _token(key[0], self.tokens.get(key[0])))
-        records.watch(RecordKind.CERTIFICATES, lambda key: _certificates(key[0], self.certificates.get(key[0], {})))
+        records.watch(RecordKind.TOKEN, lambda key: _token_record(key[0], self.tokens.get(key[0])))
         records.watch(
-            RecordKind.DENIAL, lambda key: _denial(key[0], key[1], self.denials.get((DenialKind(key[0]), key[1])))
+            RecordKind.CERTIFICATES, lambda key: _certificates_record(key[0], self.certificates.get(key[0], {}))
+        )
+        records.watch(
+            RecordKind.DENIAL,
+            lambda key: _denial_record(key[0], key[1], self.denials.get((DenialKind(key[0]), key[1]))),
         )
 
     async def save_token(self, token: Token, *, gone: Iterable[str] = ()) -> None:
         """Add or change a token, and remove others (ids). If that raises WriteFailed, nothing has changed."""
         removed = list(gone)
         # Those that nobody needs any more first: then the new one is the last to be written, or is not.
-        await self._records.write([*(_token(it, None) for it in removed), _token(token.id, token)])
+        await self._records.write([*(_token_record(it, None) for it in removed), _token_record(token.id, token)])
         for it in removed:
             self.tokens.pop(it, None)
         self.tokens[token.id] = token
@@ -122,7 +125,7 @@ class TrustStore:
     def put_certificates(self, node: str, known: Certificates) -> None:
         """Change a node's certificates, now in memory and soon in the records."""
         self.certificates[node] = known
-        self._records.put(_certificates(node, known))
+        self._records.put(_certificates_record(node, known))
 
     async def change_certificates(
         self,
@@ -141,8 +144,8 @@ class TrustStore:
             changed = change(known or {})
             # The use first: a hub that dies before the certificate is written has counted it, and the same request
             # gets its certificate (`Token.last_use`). The other way round, somebody else could use it again.
-            used = [_token(used_for.token, self._used(used_for))] if used_for is not None else []
-            await self._records.write([*used, _certificates(node, changed), *then])
+            used = [_token_record(used_for.token, self._used(used_for))] if used_for is not None else []
+            await self._records.write([*used, _certificates_record(node, changed), *then])
             if self.certificates.get(node) is known:
                 break  # else a hello has put others meanwhile, and the records have those
         self.certificates[node] = changed
@@ -157,7 +160,10 @@ class TrustStore:
         self.denials[denial.kind, denial.value] = denial
         self.tokens |= {it: replace(self.tokens[it], revoked_at=denial.at) for it in revoked}
         # The denial first: while it is there, a token that names its node lets nobody join.
-        changes = [_denial(denial.kind, denial.value, denial), *(_token(it, self.tokens[it]) for it in revoked)]
+        changes = [
+            _denial_record(denial.kind, denial.value, denial),
+            *(_token_record(it, self.tokens[it]) for it in revoked),
+        ]
         for change in changes:  # so that it is tried again; the write tells the operator how the first attempt ended
             self._records.put(change)
         return self._records.write(changes)
@@ -168,7 +174,7 @@ class TrustStore:
         If that raises WriteFailed, nothing has changed in memory.
         """
         key, is_removed = (denial.kind, denial.value), False
-        removal = _denial(*key, None)
+        removal = _denial_record(*key, None)
         try:
             if denial.kind is DenialKind.NODE and denial.value in self.certificates:
                 await self.change_certificates(denial.value, change, then=[removal])
@@ -180,7 +186,7 @@ class TrustStore:
             if is_removed and present is denial:
                 del self.denials[key]
             elif present is not None:  # the write may have failed and worked, or come after a new denial
-                self._records.put(_denial(*key, present))
+                self._records.put(_denial_record(*key, present))
 
     def _used(self, made: Certificate) -> Token:
         token = self.tokens[made.token]
@@ -194,7 +200,7 @@ def _body(it: Token | Certificate | Denial, *key: str) -> Body:
     return {name: value for name, value in asdict(it).items() if name not in key}
 
 
-def _token(id_: str, it: Token | None) -> Change:
+def _token_record(id_: str, it: Token | None) -> Change:
     return Change(RecordKind.TOKEN, (id_,), _body(it, "id") if it is not None else None)
 
 
@@ -202,7 +208,7 @@ def _read_token(key: Key, body: Body) -> Token:
     return Token(key[0], **{**body, "drivers": tuple(body["drivers"])})
 
 
-def _certificates(node: str, known: Certificates) -> Change:
+def _certificates_record(node: str, known: Certificates) -> Change:
     return Change(RecordKind.CERTIFICATES, (node,), {"certificates": [_body(it, "node") for it in known.values()]})
 
 
@@ -211,7 +217,7 @@ def _read_certificates(key: Key, body: Body) -> tuple[str, Certificates]:
     return key[0], {it.generation: it for it in found}
 
 
-def _denial(kind: str, value: str, it: Denial | None) -> Change:
+def _denial_record(kind: str, value: str, it: Denial | None) -> Change:
     return Change(RecordKind.DENIAL, (kind, value), _body(it, "kind", "value") if it is not None else None)
 
 
