@@ -71,7 +71,7 @@ class Driver:
         self.node = node
         self.named = False  # whether an operator named the socket
         # Whether the driver's node plugin is at another socket, present or away. Then Node is not called here.
-        self.has_node_plugin = False
+        self.node_plugin_is_elsewhere = False
         self.report: DriverReport | None = None
         self.trouble = "not asked yet"  # why the driver could not be asked last time; empty if it could
         self.away = ""  # why no connection to it could be made last time; empty if one could

@@ -64,7 +64,7 @@ class DriverRegistry:
         self._clock = clock
         self._sockets = DriverSockets(settings, heard=self._heard)
         for socket in settings.driver:
-            self._sockets.seat(socket).driver.named = True
+            self._sockets.shared(socket).driver.named = True
         path = settings.state_dir / (_FILE if self.own else _OBSERVED_FILE)
         self._store = DriversStore(path, self._sockets, clock, labels)
         # The names of drivers that registered with a kubelet under their own socket, not the relay's.
@@ -136,7 +136,7 @@ class DriverRegistry:
             f"stop the agent and remove {self._store.path}"
             for name in sorted(node_plugins)
             if driver_services.awaits_node_plugin(self.drivers, name)
-            and ((seat := self._sockets.find(Path(node_plugins[name]))) is None or seat.driver.asked)
+            and ((shared := self._sockets.find(Path(node_plugins[name]))) is None or shared.driver.asked)
         ]
 
     def is_registered(self, name: str, socket: str) -> bool:
@@ -180,29 +180,29 @@ class DriverRegistry:
 
     # ---- drivers' answers --------------------------------------------------------------------------------------------
 
-    def _heard(self, seat: SharedSocket) -> None:
-        self._replace_deserted(seat)
+    def _heard(self, shared: SharedSocket) -> None:
+        self._replace_deserted(shared)
         self._mark_node_plugins()
-        self._note_parts(seat)
-        self._learn_named(seat)
+        self._note_parts(shared)
+        self._learn_named(shared)
         for known in self._store:
             self._judge_topology(known)
         self._tell_subscribers()
 
-    def _replace_deserted(self, seat: SharedSocket) -> None:
+    def _replace_deserted(self, shared: SharedSocket) -> None:
         # A vendor's upgrade may move the socket, and a killed driver leaves its file. A socket that an operator named
         # replaces no other: the other may be the node plugin.
-        if seat.driver.named:
+        if shared.driver.named:
             return
-        served = set(driver_services.services(seat.driver))
+        served = set(driver_services.services(shared.driver))
         for other in self._sockets:
-            same = other is not seat and other.driver.name == seat.driver.name
+            same = other is not shared and other.driver.name == shared.driver.name
             if same and other.was_only_found and not served.isdisjoint(driver_services.services(other.driver)):
                 other.mark_if_deserted()
 
-    def _note_parts(self, seat: SharedSocket) -> None:
+    def _note_parts(self, shared: SharedSocket) -> None:
         # They outlast the driver.
-        name = seat.driver.name
+        name = shared.driver.name
         found = None if self.own or name in self._registered else driver_services.sole_node_plugin(self.drivers, name)
         if found is not None:
             self._store.node_plugins[name] = str(found.socket)
@@ -213,23 +213,23 @@ class DriverRegistry:
 
     def _mark_node_plugins(self) -> bool:
         is_news = False
-        for seat in self._sockets:
-            driver = seat.driver
+        for shared in self._sockets:
+            driver = shared.driver
             node_plugin = self._store.node_plugins.get(driver.name)
-            elsewhere = node_plugin is not None and self._sockets.find(Path(node_plugin)) is not seat
-            is_news = is_news or driver.has_node_plugin != (driver.named and elsewhere)
-            driver.has_node_plugin = driver.named and elsewhere
+            elsewhere = node_plugin is not None and self._sockets.find(Path(node_plugin)) is not shared
+            is_news = is_news or driver.node_plugin_is_elsewhere != (driver.named and elsewhere)
+            driver.node_plugin_is_elsewhere = driver.named and elsewhere
         return is_news
 
-    def _learn_named(self, seat: SharedSocket) -> None:
+    def _learn_named(self, shared: SharedSocket) -> None:
         # If `find` returns no driver of the name, one at a socket that an operator named is installed, if it serves
         # Node.
-        if not self.own or (report := seat.driver.report) is None:
+        if not self.own or (report := shared.driver.report) is None:
             return
-        self._forget_former_names(seat, report.driver)
+        self._forget_former_names(shared, report.driver)
         known = self._store.find(report.driver)
-        ours = known is not None and known.driver is seat.driver
-        may_mount = seat.driver.named and driver_services.NODE in driver_services.services(seat.driver)
+        ours = known is not None and known.driver is shared.driver
+        may_mount = shared.driver.named and driver_services.NODE in driver_services.services(shared.driver)
         if not ours and (known is not None or not may_mount):
             return
         try:
@@ -237,16 +237,16 @@ class DriverRegistry:
             info = _info_in(report, own_topology=self._store.has_topology(report.driver))
             self._store.check_labels(report.driver, info)
         except ValueError as error:
-            log.warning("%s at %s cannot mount volumes: %s", report.driver, seat.driver.socket, error)
+            log.warning("%s at %s cannot mount volumes: %s", report.driver, shared.driver.socket, error)
             return
         if known is not None:
             self._update(known, info)
         else:
-            self._store.install(Registration(report.driver, str(seat.driver.socket), "", OPERATORS, info), seat)
+            self._store.install(Registration(report.driver, str(shared.driver.socket), "", OPERATORS, info), shared)
 
-    def _forget_former_names(self, seat: SharedSocket, name: str) -> None:
+    def _forget_former_names(self, shared: SharedSocket, name: str) -> None:
         for known in self._store:
-            if known.driver is seat.driver and known.name != name and not known.registration.socket:
+            if known.driver is shared.driver and known.name != name and not known.registration.socket:
                 self._store.forget(known.name)
 
     def _judge_topology(self, known: NodeDriver) -> None:

@@ -125,7 +125,7 @@ def awaits_controller(drivers: Sequence[Driver], name: str) -> bool:
 
 def awaits_node_plugin(drivers: Sequence[Driver], name: str) -> bool:
     sockets = _of_name(drivers, name)
-    return any(driver.has_node_plugin for driver in sockets) and _refuses(_foremost(sockets, NODE)[0], NODE)
+    return any(driver.node_plugin_is_elsewhere for driver in sockets) and _refuses(_foremost(sockets, NODE)[0], NODE)
 
 
 def sole_node_plugin(drivers: Sequence[Driver], name: str) -> Driver | None:
@@ -186,7 +186,7 @@ def _part_of(service: str) -> str:
 
 
 def _refuses(driver: Driver, service: str) -> bool:
-    if service == NODE and driver.has_node_plugin:
+    if service == NODE and driver.node_plugin_is_elsewhere:
         return True
     answer = _answer(driver, _ASKED.get(service, ""))
     return answer is not None and answer.code == Code.UNIMPLEMENTED

@@ -60,92 +60,92 @@ class DriverSockets:
 
     def __init__(self, settings: AgentSettings, heard: Callable[[SharedSocket], None]) -> None:
         self._settings, self._heard = settings, heard
-        self._seats: dict[str, SharedSocket] = {}
+        self._shared: dict[str, SharedSocket] = {}
         self._left: list[Driver] = []
 
     def __iter__(self) -> Iterator[SharedSocket]:
-        return iter(list(self._seats.values()))
+        return iter(list(self._shared.values()))
 
     @property
     def drivers(self) -> list[Driver]:
-        return [seat.driver for seat in self if seat.wanted and not seat.is_deserted]
+        return [shared.driver for shared in self if shared.wanted and not shared.is_deserted]
 
-    def seat(self, socket: Path) -> SharedSocket:
+    def shared(self, socket: Path) -> SharedSocket:
         identity = _identity(socket)
-        if identity not in self._seats:
+        if identity not in self._shared:
             limit, changed = self._settings.max_message_bytes, functools.partial(self._changed, identity)
             driver = Driver(socket, self._settings.node, max_message_bytes=limit, changed=changed)
-            self._seats[identity] = SharedSocket(driver)
-        return self._seats[identity]
+            self._shared[identity] = SharedSocket(driver)
+        return self._shared[identity]
 
     def find(self, socket: Path) -> SharedSocket | None:
-        return self._seats.get(_identity(socket))
+        return self._shared.get(_identity(socket))
 
     @contextlib.contextmanager
     def asking(self, socket: Path) -> Iterator[SharedSocket]:
-        """Yield the seat of a socket, which stays while a registration calls its driver."""
-        seat = self.seat(socket)
-        seat.asking += 1
+        """Yield a socket, which stays while a registration calls its driver."""
+        shared = self.shared(socket)
+        shared.asking += 1
         try:
-            yield seat
+            yield shared
         finally:
-            seat.asking -= 1
+            shared.asking -= 1
             self.tidy()
 
     def tidy(self) -> None:
-        for identity, seat in list(self._seats.items()):
-            if not seat.wanted and not seat.asking:
-                del self._seats[identity]
-                seat.leave()
-                self._left.append(seat.driver)
+        for identity, shared in list(self._shared.items()):
+            if not shared.wanted and not shared.asking:
+                del self._shared[identity]
+                shared.leave()
+                self._left.append(shared.driver)
 
     def watch(self, tasks: Tasks) -> None:
-        for seat in self:
-            if seat.wanted:
-                seat.watch(tasks)
+        for shared in self:
+            if shared.wanted:
+                shared.watch(tasks)
 
     async def close_left(self) -> None:
         while self._left:
             await self._left.pop().close()
 
     async def close(self) -> None:
-        self._left += [seat.driver for seat in self]
+        self._left += [shared.driver for shared in self]
         await self.close_left()
 
     # ---- seen without registering ------------------------------------------------------------------------------------
 
     def found(self, finder: str, socket: Path) -> bool:
         """Note that a finder leads to a socket. Returns whether that is news: it did not, or had lost it."""
-        seat = self.seat(socket)
-        if seat.finders.get(finder, 0.0) is None:
+        shared = self.shared(socket)
+        if shared.finders.get(finder, 0.0) is None:
             return False
-        seat.finders[finder] = None
+        shared.finders[finder] = None
         return True
 
     def lost(self, finder: str, now: float) -> bool:
         """Note when a finder lost its sockets. Returns whether it had any."""
         # None: found, and not lost. A finder that a socket does not have counts as lost.
-        seen = [seat for seat in self if seat.finders.get(finder, 0.0) is None]
-        for seat in seen:
-            seat.finders[finder] = now
+        seen = [shared for shared in self if shared.finders.get(finder, 0.0) is None]
+        for shared in seen:
+            shared.finders[finder] = now
         return bool(seen)
 
     def forget(self, before: float) -> bool:
-        over = [(seat, finder) for seat, finder, since in self._lost() if since <= before]
-        for seat, finder in over:
-            del seat.finders[finder]
+        over = [(shared, finder) for shared, finder, since in self._lost() if since <= before]
+        for shared, finder in over:
+            del shared.finders[finder]
         return bool(over)
 
     def lost_at(self) -> Iterator[float]:
         return (since for _, _, since in self._lost())
 
     def _lost(self) -> Iterator[tuple[SharedSocket, str, float]]:
-        for seat in self:
-            yield from ((seat, finder, since) for finder, since in seat.finders.items() if since is not None)
+        for shared in self:
+            yield from ((shared, finder, since) for finder, since in shared.finders.items() if since is not None)
 
     def _changed(self, identity: str) -> None:
-        if (seat := self._seats.get(identity)) is not None:
-            self._heard(seat)
+        if (shared := self._shared.get(identity)) is not None:
+            self._heard(shared)
 
 
 def _identity(socket: Path) -> str:

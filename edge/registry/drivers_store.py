@@ -46,16 +46,16 @@ _WRITING = threading.Lock()
 class NodeDriver:
     """One driver; the same object as long as the driver is known. Its properties are the latest answers."""
 
-    def __init__(self, registration: Registration, seat: SharedSocket) -> None:
+    def __init__(self, registration: Registration, shared: SharedSocket) -> None:
         self.registration = registration
-        self.seat = seat
+        self.shared = shared
         # The identity of its registration socket's file; None if it has not registered since the agent started.
         self.file: FileId = None
         self.gone_at_s: float | None = None  # the monotonic time at which its registration socket vanished, or None
 
     @property
     def driver(self) -> Driver:
-        return self.seat.driver
+        return self.shared.driver
 
     @property
     def name(self) -> str:
@@ -130,7 +130,7 @@ class DriversStore:
         clock: Callable[[], float],
         labels: Callable[[], Mapping[str, str]],  # the labels of the Node object
     ) -> None:
-        """Load the file. `sockets` has a seat for each named socket; named drivers without one are forgotten."""
+        """Load the file. `sockets` has the sockets that an operator named; such drivers elsewhere are forgotten."""
         self._sockets = sockets
         self._clock = clock
         self._labels = labels
@@ -145,11 +145,11 @@ class DriversStore:
         for found in self._stored.drivers:
             if not fits(found.endpoint):
                 continue
-            seat = sockets.seat(Path(found.endpoint))
-            if seat.driver.named:
-                self.install(replace(found, socket="", version=OPERATORS, gone=False), seat)
+            shared = sockets.shared(Path(found.endpoint))
+            if shared.driver.named:
+                self.install(replace(found, socket="", version=OPERATORS, gone=False), shared)
             elif found.socket:
-                self.install(found, seat).gone_at_s = clock() if found.gone else None
+                self.install(found, shared).gone_at_s = clock() if found.gone else None
         sockets.tidy()
 
     def __iter__(self) -> Iterator[NodeDriver]:
@@ -178,18 +178,18 @@ class DriversStore:
             if known.name != name:
                 check_labels(info.topology, known.registration.info.topology, whose=f"driver {known.name}")
 
-    def install(self, registration: Registration, seat: SharedSocket) -> NodeDriver:
+    def install(self, registration: Registration, shared: SharedSocket) -> NodeDriver:
         name = registration.name
-        known = self._known.setdefault(name, NodeDriver(registration, seat))
-        known.seat.names.discard(name)
-        seat.names.add(name)
-        known.registration, known.seat = registration, seat
-        seat.driver.ask_every_s = self._period(name)
+        known = self._known.setdefault(name, NodeDriver(registration, shared))
+        known.shared.names.discard(name)
+        shared.names.add(name)
+        known.registration, known.shared = registration, shared
+        shared.driver.ask_every_s = self._period(name)
         known.file, known.gone_at_s = None, None
         return known
 
     def forget(self, name: str) -> None:
-        self._known.pop(name).seat.names.discard(name)
+        self._known.pop(name).shared.names.discard(name)
 
     def leave(self, socket: str) -> bool:
         left = [known for known in self if known.registration.socket == socket and known.gone_at_s is None]

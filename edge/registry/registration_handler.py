@@ -47,26 +47,26 @@ async def register(offer: PluginOffer, store: DriversStore, sockets: DriverSocke
         check_name(offer.name)
         version = highest_version(offer.versions)
         endpoint = _endpoint(offer)
-        with store.registering(offer), sockets.asking(endpoint) as seat:
-            await _see_that_name_is_free(offer, store.find(offer.name), seat, version)
-            info = await _ask(seat.driver, offer.name, store)
+        with store.registering(offer), sockets.asking(endpoint) as shared:
+            await _see_that_name_is_free(offer, store.find(offer.name), shared, version)
+            info = await _ask(shared.driver, offer.name, store)
             store.check_labels(offer.name, info)
             registration = Registration(offer.name, str(endpoint), offer.socket, version, info)
-            store.install(registration, seat).file = offer.file
+            store.install(registration, shared).file = offer.file
             store.node_plugins[offer.name] = registration.endpoint
     except (OSError, ValueError, CallError) as error:
         raise NotRegistered(shorten(str(error))) from error
 
 
 async def _see_that_name_is_free(
-    offer: PluginOffer, known: NodeDriver | None, seat: SharedSocket, version: Version
+    offer: PluginOffer, known: NodeDriver | None, shared: SharedSocket, version: Version
 ) -> None:
     if known is None or known.file is None or known.registration.socket == offer.socket:
         return
     holder = known.registration
     if version > holder.version or file_id(holder.socket) != known.file:
         return
-    same = known.driver is seat.driver
+    same = known.driver is shared.driver
     if is_served(Path(holder.socket)) if same else await _answers(known.driver, offer.name):
         raise ValueError(
             f"a driver {offer.name} is registered already, by {holder.socket} for {holder.endpoint}, and it answers "

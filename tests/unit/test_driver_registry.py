@@ -82,7 +82,7 @@ class Node:
 
     def hears(self, path: str, said: DriverReport | None) -> None:
         """A socket was asked; None: it did not answer."""
-        driver = self.registry._sockets.seat(Path(path)).driver
+        driver = self.registry._sockets.shared(Path(path)).driver
         before = driver.asked, driver.report
         if said is None:
             driver.trouble = "connection refused"
