@@ -164,7 +164,7 @@ class Agent(LinkHandler):
             account.request_bytes = len(request)
             if frame.epoch:
                 if frame.method not in METHODS:  # it may change something, as far as is known
-                    await self.lease.held()
+                    await self.lease.wait_held()
                 self.heed(frame)
             account.end(await self._pass_through(stream, self.driver_for(frame), frame, request, account))
         except BaseException as error:

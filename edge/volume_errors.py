@@ -46,7 +46,7 @@ def words(error: OSError) -> str:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def as_uncertain(what: str) -> Iterator[None]:
     """Make an OSError Uncertain: the agent cannot do `what`."""
     try:
         yield

@@ -22,7 +22,7 @@ LONGEST_LABEL_CHARS: Final = 63
 _UID: Final = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,126}[A-Za-z0-9])?")
 
 
-def is_label(text: str) -> bool:
+def is_dns_label(text: str) -> bool:
     """Whether a text is a DNS label, like the names of namespaces."""
     return "." not in text and len(text) <= LONGEST_LABEL_CHARS and is_name(text)
 
@@ -82,7 +82,7 @@ class Fields:
 
     def label(self, name: str, *, required: bool = False) -> str:
         wanted = "must be a name: lower-case letters, digits and '-', at most 63 of them"
-        return self._word(name, is_label, wanted, required=required)
+        return self._word(name, is_dns_label, wanted, required=required)
 
     def uid(self, name: str) -> str:
         wanted = "must be a UID: letters, digits, '-', '.' and '_', at most 128 of them"

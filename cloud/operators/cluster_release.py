@@ -153,12 +153,12 @@ class _Steps:
         snapshot = await self._bound(kind, ref)
         if snapshot is not None:
             gone = await self._delete(kind, snapshot)
-            self._tell(kind, snapshot, "its snapshot-controller ends it", is_gone=gone)
+            self._note_deletion(kind, snapshot, "its snapshot-controller ends it", is_gone=gone)
         if part(content, "spec").get("deletionPolicy") != "Delete":
             self.note(f"{kind}Content", content, KEPT, "its deletionPolicy is Retain")
         else:
             gone = await self._delete(f"{kind}Content", content)
-            self._tell(f"{kind}Content", content, "", is_gone=gone)
+            self._note_deletion(f"{kind}Content", content, "", is_gone=gone)
 
     async def release_volume(
         self, volume: Part, pods: dict[tuple[str, str], list[Body]], attachments: Iterable[Part]
@@ -173,7 +173,7 @@ class _Steps:
             self.note("Pod", pod, GOES, "Kubernetes ends it about a minute after the Node is gone")
         if claim is not None:
             gone = await self._delete("PersistentVolumeClaim", claim)
-            self._tell("PersistentVolumeClaim", claim, "Kubernetes ends it when no pod has it", is_gone=gone)
+            self._note_deletion("PersistentVolumeClaim", claim, "Kubernetes ends it when no pod has it", is_gone=gone)
         left = [it for it in attachments if part(it, "spec", "source").get("persistentVolumeName") == name]
         for attachment in list(left):
             if users or part(attachment, "spec").get("nodeName") != self._node:
@@ -181,7 +181,7 @@ class _Steps:
                 continue
             if gone := await self._delete("VolumeAttachment", attachment):
                 left.remove(attachment)
-            self._tell("VolumeAttachment", attachment, "", is_gone=gone)
+            self._note_deletion("VolumeAttachment", attachment, "", is_gone=gone)
         if part(volume, "spec").get("persistentVolumeReclaimPolicy") != "Delete":
             if claim is not None:
                 await self._announce("PersistentVolume", volume)
@@ -190,7 +190,7 @@ class _Steps:
             self.note("PersistentVolume", volume, GOES, "it goes after its claim and its attachments")
         else:
             gone = await self._delete("PersistentVolume", volume)
-            self._tell("PersistentVolume", volume, "Kubernetes ends it", is_gone=gone)
+            self._note_deletion("PersistentVolume", volume, "Kubernetes ends it", is_gone=gone)
 
     async def _bound(self, kind: str, ref: Part) -> Part | None:
         if not (ref.get("name") and ref.get("uid")):
@@ -198,9 +198,9 @@ class _Steps:
         found = await find(self._api, RESOURCES[kind], str(ref["name"]), str(ref.get("namespace", "")))
         return found if found is not None and found["metadata"]["uid"] == ref["uid"] else None
 
-    def _tell(self, kind: str, body: Part, why: str, *, is_gone: bool) -> None:
+    def _note_deletion(self, kind: str, body: Part, waits_for: str, *, is_gone: bool) -> None:
         others = [it for it in body["metadata"].get("finalizers") or () if not it.startswith(_SIDECARS)]
-        text = "; ".join(filter(None, (why, (others and f"finalizers {', '.join(others)}") or "")))
+        text = "; ".join(filter(None, (waits_for, (others and f"finalizers {', '.join(others)}") or "")))
         self.note(kind, body, RELEASED if is_gone else GOES, "" if is_gone else text)
 
     async def _delete(self, kind: str, body: Part) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_uid
+from cloud.kinds.fields import Body, FieldError, Fields, is_dns_label, is_uid
 from cloud.kinds.kind_rules import pick, quantities, without_empty
 from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
 from common.objects import left_over, offline_policy, pod_fact, sole_use
@@ -68,7 +68,7 @@ def check_ref(node: str, ref: Ref) -> None:
         if ref != Ref(ref.kind, "", node):
             raise ValueError(f"node {node} sends the {ref.kind} of another node")
         return
-    is_namespace = not ref.namespace if ref.kind == sole_use.KIND else is_label(ref.namespace)
+    is_namespace = not ref.namespace if ref.kind == sole_use.KIND else is_dns_label(ref.namespace)
     if not is_namespace or not is_name(ref.name):
         raise ValueError(f"node {node} sends a {ref.kind} whose name Kubernetes does not allow")
 

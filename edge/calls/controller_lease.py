@@ -108,7 +108,7 @@ class ControllerLease:
     def leave(self, go_on: Callable[[], None]) -> None:
         self._waiting.pop(go_on, None)
 
-    async def held(self) -> None:
+    async def wait_held(self) -> None:
         while not self.need():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             go_on = partial(_wake, future)

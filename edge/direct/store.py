@@ -26,7 +26,7 @@ from pathlib import Path
 
 from common.store.files import opened
 from edge.direct.mount_info import broken, device_of
-from edge.volume_errors import Uncertain, told
+from edge.volume_errors import Uncertain, as_uncertain
 
 # The directory below /run that both runtimes read. It is compiled into them.
 KATA_ROOT = "kata-containers/shared/direct-volumes"
@@ -58,7 +58,7 @@ class DirectVolumeStore:
 
         A sandbox that runs (`is_live`) gets no other mount info. After an error the old state stays.
         """
-        with told(f"write the mount info of {volume_path} below {self.root}"):
+        with as_uncertain(f"write the mount info of {volume_path} below {self.root}"):
             with suppress(Uncertain):  # too large to be read: it is replaced
                 if self._read(volume_path) == info:
                     return
@@ -72,7 +72,7 @@ class DirectVolumeStore:
 
     def device(self, volume_path: str) -> str | None:
         """Return the device of a volume's mount info; None without one."""
-        with told(f"read the mount info of {volume_path} below {self.root}"):
+        with as_uncertain(f"read the mount info of {volume_path} below {self.root}"):
             try:
                 raw = self._read(volume_path)
                 return None if raw is None else device_of(raw)
@@ -81,7 +81,7 @@ class DirectVolumeStore:
 
     def remove(self, volume_path: str) -> bool:
         place = self._dir(volume_path)
-        with told(f"remove the direct volume {volume_path} below {self.root}"):
+        with as_uncertain(f"remove the direct volume {volume_path} below {self.root}"):
             try:
                 names = os.listdir(place)  # noqa: PTH208  # only the names
             except FileNotFoundError:
@@ -96,7 +96,7 @@ class DirectVolumeStore:
 
         runtime-rs writes no ids (Kata 4.1.0), so an empty list does not mean that the volume is unused.
         """
-        with told(f"read the sandboxes of {volume_path} below {self.root}"):
+        with as_uncertain(f"read the sandboxes of {volume_path} below {self.root}"):
             try:
                 names = os.listdir(self._dir(volume_path))  # noqa: PTH208  # only the names
             except FileNotFoundError:
@@ -105,7 +105,7 @@ class DirectVolumeStore:
 
     def volume_paths(self) -> list[str]:
         """Return the paths of all volumes that have a directory, sorted. Other entries are skipped."""
-        with told(f"read {self.root}"):
+        with as_uncertain(f"read {self.root}"):
             try:
                 names = os.listdir(self.root)  # noqa: PTH208  # only the names
             except FileNotFoundError:
@@ -114,7 +114,7 @@ class DirectVolumeStore:
 
     def sweep(self) -> None:
         """Remove what a process left when it was killed amid a change. Call it once, when the agent starts."""
-        with told(f"clean {self.root}"):
+        with as_uncertain(f"clean {self.root}"):
             for left in self.root.glob(f"{_NEW}*"):
                 left.unlink()
 

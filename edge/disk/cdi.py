@@ -34,7 +34,7 @@ from edge.disk.found_volumes import Published
 from edge.disk.layout import Layout
 from edge.disk.own_thread import in_own_thread
 from edge.disk.runtimes import DIRECT
-from edge.volume_errors import told
+from edge.volume_errors import as_uncertain
 from edge.volumes import ContainerUse, PodVolume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
@@ -71,7 +71,7 @@ class CdiFiles:
         if self._root is not None and want.uses:
             path = self._path(self._root, want.pod.uid, want.volume.name)
             content = json.dumps(self._content(want)).encode()
-            with told(f"write {path}"):
+            with as_uncertain(f"write {path}"):
                 await in_own_thread(lambda: _write(path, content), name="CDI file")
             reach("publish.after-cdi")
 
@@ -79,7 +79,7 @@ class CdiFiles:
         """Remove the file of a pod's volume, if there is one. Raises Uncertain if it cannot be removed."""
         if self._root is not None and published.block:
             path = self._path(self._root, published.pod_uid, published.name)
-            with told(f"remove {path}"):
+            with as_uncertain(f"remove {path}"):
                 await in_own_thread(lambda: path.unlink(missing_ok=True), name="CDI file")
             reach("unpublish.after-cdi")
 
@@ -92,7 +92,7 @@ class CdiFiles:
         """Remove all files of this agent but those of some volumes, when the agent starts. Raises Uncertain."""
         if (root := self._root) is not None:
             paths = frozenset(self._path(root, one.pod_uid, one.name) for one in kept)
-            with told(f"clean {root}"):
+            with as_uncertain(f"clean {root}"):
                 await in_own_thread(lambda: _sweep(root, paths), name="CDI files")
 
     def _content(self, want: PodVolume) -> dict[str, Any]:

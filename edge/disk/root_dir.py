@@ -58,7 +58,7 @@ class RootDir:
     durable: bool = False  # a written file survives a power cut (`--durability=full`)
 
     def make_dir(self, path: Path) -> None:
-        with _told("make the directory", path):
+        with _named_errors("make the directory", path):
             self.path.mkdir(DIR_MODE, parents=True, exist_ok=True)
             folder = self._open(self.path)
             try:
@@ -73,7 +73,7 @@ class RootDir:
                 os.close(folder)
 
     def names(self, path: Path) -> dict[str, Kind]:
-        with _told("read", path):
+        with _named_errors("read", path):
             try:
                 with self._folder(path) as folder:
                     return self._names(folder)
@@ -86,7 +86,7 @@ class RootDir:
 
     def read_file(self, path: Path, limit: int) -> bytes:
         """Return an ordinary file of at most `limit` bytes. Raises FileNotFoundError or RootDirError."""
-        with _told("read", path), self.parent(path) as folder:
+        with _named_errors("read", path), self.parent(path) as folder:
             # O_NONBLOCK: opening a FIFO would otherwise wait for a writer for ever.
             with opened(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, folder=folder) as file:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -98,13 +98,13 @@ class RootDir:
 
     def write_file(self, path: Path, content: bytes, *, reached: Callable[[], None] = lambda: None) -> None:
         """Make or replace a file atomically. `reached` is called after the content is written and before the rename."""
-        with _told("write", path), self.parent(path) as folder:
+        with _named_errors("write", path), self.parent(path) as folder:
             replace_file(path, content, durable=self.durable, mode=FILE_MODE, folder=folder, reached=reached)
 
     def touch(self, path: Path, mode: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with (
-            _told("make", path),
+            _named_errors("make", path),
             self.parent(path) as folder,
             suppress(FileExistsError),
             opened(path.name, flags, mode, folder=folder) as file,
@@ -113,7 +113,7 @@ class RootDir:
 
     def link(self, path: Path, target: str) -> None:
         """Make a symbolic link; it replaces a file or link of that name."""
-        with _told("make the link", path), self.parent(path) as folder:
+        with _named_errors("make the link", path), self.parent(path) as folder:
             if _read_link(folder, path.name) == target:
                 return
             with suppress(FileNotFoundError):
@@ -129,13 +129,13 @@ class RootDir:
 
     def remove_file(self, path: Path) -> None:
         """Remove a file or a link, if it exists, and the temporary file of an interrupted write."""
-        with _told("remove the file", path), suppress(FileNotFoundError), self.parent(path) as folder:
+        with _named_errors("remove the file", path), suppress(FileNotFoundError), self.parent(path) as folder:
             for name in (path.name + NEW, path.name):
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
 
     def remove_dir(self, path: Path) -> None:
-        with _told("remove the directory", path), suppress(FileNotFoundError), self.parent(path) as folder:
+        with _named_errors("remove the directory", path), suppress(FileNotFoundError), self.parent(path) as folder:
             os.rmdir(path.name, dir_fd=folder)
 
     def remove(self, path: Path) -> None:
@@ -161,10 +161,10 @@ class RootDir:
     @contextmanager
     def held(self, path: Path) -> Iterator[Path]:
         """Hold a file open, and yield a path that leads to it even if another one takes its place."""
-        with _told("open", path), self.parent(path) as folder:
+        with _named_errors("open", path), self.parent(path) as folder:
             file = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
-            with _told("open", path):
+            with _named_errors("open", path):
                 if stat.S_ISLNK(os.fstat(file).st_mode):
                     raise OSError(errno.ELOOP, "it is a link")
             yield Path(f"/proc/self/fd/{file}")
@@ -172,7 +172,7 @@ class RootDir:
             os.close(file)
 
     def _kind(self, path: Path) -> Kind | None:
-        with _told("look for", path), suppress(FileNotFoundError), self.parent(path) as folder:
+        with _named_errors("look for", path), suppress(FileNotFoundError), self.parent(path) as folder:
             return self._names(folder).get(path.name)
         return None
 
@@ -199,7 +199,7 @@ class RootDir:
 
 
 @contextmanager
-def _told(what: str, path: Path) -> Iterator[None]:
+def _named_errors(what: str, path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, RootDirError):

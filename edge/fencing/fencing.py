@@ -58,9 +58,9 @@ class _HeldVolume:
     def __init__(self, held: HeldVolume) -> None:
         self.held = held
         self.is_told_staging = False  # the hub hears that it is being staged, whatever the plan says
-        # Its file system, since the lease has ended while the volume was staged.
-        self.lost = held.file_system if held.is_fenced else None
-        self.why = ""  # why `lost` cannot be shut down, or how to find what holds it
+        # Its file system, if the lease has ended while the volume was staged: also once it is shut down.
+        self.to_shut_down = held.file_system if held.is_fenced else None
+        self.why = ""  # why `to_shut_down` cannot be shut down, or how to find what holds it
         self.thread: threading.Thread | None = None  # the last one that was to shut it down: the freeze may hang
 
 
@@ -170,12 +170,12 @@ class Fencing:
 
     def is_fenced(self, key: VolumeKey) -> bool:
         """Whether the lease has ended while the node had the volume, and it is not unstaged yet."""
-        return key in self._volumes and self._volumes[key].lost is not None
+        return key in self._volumes and self._volumes[key].to_shut_down is not None
 
     def fenced(self, key: VolumeKey) -> str:
         """How a volume was fenced, and what still holds it; empty while that is not done."""
         one = self._volumes.get(key)
-        if one is None or one.lost is None or not one.held.is_fenced:
+        if one is None or one.to_shut_down is None or not one.held.is_fenced:
             return ""
         return "its file system is shut down" + (f"; {one.why}" if one.why else "")
 
@@ -240,9 +240,9 @@ class Fencing:
     async def check_released(self, key: VolumeKey) -> None:
         """Raise Uncertain while the kernel has a fenced volume's file system: a mount before that would get EIO."""
         one = self._volumes.get(key)
-        if one is not None and one.lost is not None:
-            is_free = not await in_own_thread(partial(is_held, one.lost), name="holders")
-            one.why = "" if is_free else _how_to_find_holders(one.lost)
+        if one is not None and one.to_shut_down is not None:
+            is_free = not await in_own_thread(partial(is_held, one.to_shut_down), name="holders")
+            one.why = "" if is_free else _how_to_find_holders(one.to_shut_down)
             if one.why:
                 raise Uncertain(f"it is fenced: {one.why}")
 
@@ -273,7 +273,7 @@ class Fencing:
             f"volume {key} is fenced, because the hub did not answer for {self.lease_s:g} s: "
             f"{self.fenced(key) or f'its file system is being shut down {one.why}'}"
             for key, one in self._volumes.items()
-            if one.lost is not None
+            if one.to_shut_down is not None
         ]
         if self.is_on and not self._watchdog.is_open:
             found.append(f"the machine's watchdog cannot be used (--watchdog): {self._trouble}")
@@ -297,7 +297,7 @@ class Fencing:
         # If it was the last call, and the volume can be fenced, the volume is staged.
         # If the lease has ended, the thread shuts the file system down, or has done so, and notes that in `held`: its
         # plan stays, open calls too, until the volume is unstaged (`let_go`).
-        if (one := self._volumes.get(key)) is None or one.lost is not None:
+        if (one := self._volumes.get(key)) is None or one.to_shut_down is not None:
             return
         held: HeldVolume | None = replace(
             one.held, open_calls=tuple(each for each in one.held.open_calls if each != call)
@@ -413,14 +413,14 @@ class Fencing:
         """Fence what is staged if the lease is over (boot clock); pet the watchdog if that is allowed."""
         is_over, is_all_fenced = now >= self._ends_at, True
         for key, one in self._volumes.items():
-            if is_over and one.lost is None and one.held.file_system is not None:
-                one.lost = one.held.file_system
+            if is_over and one.to_shut_down is None and one.held.file_system is not None:
+                one.to_shut_down = one.held.file_system
                 self._in_loop(partial(self._changed, [key]))
-            if one.lost is not None and not one.held.is_fenced:
+            if one.to_shut_down is not None and not one.held.is_fenced:
                 is_all_fenced = False
                 if one.thread is None or not one.thread.is_alive():
                     one.thread = threading.Thread(
-                        target=self._shut_down, args=(key, one, one.lost), name="shutdown", daemon=True
+                        target=self._shut_down, args=(key, one, one.to_shut_down), name="shutdown", daemon=True
                     )
                     one.thread.start()
         if not is_over or is_all_fenced:

@@ -20,10 +20,10 @@ from edge.volumes import PodVolume, Volume
 from edge.wanted.places import Target, staging_place, target_for
 from edge.wanted.states import Device, Publication, State
 
-_ASKED = "asked "
-# The beginning of a staging's `arguments`: the driver was called to stage, or had no capability for it. Volumes that
-# only the disk showed have no `arguments`.
-_NOT_ASKED = "not asked"
+# The beginning of a staging's `arguments` in the agent's database: the driver was called to stage, or had no capability
+# for it. Volumes that only the disk showed have no `arguments`.
+_BY_DRIVER = "asked "
+_NOT_BY_DRIVER = "not asked"
 
 
 class VolumeStaging:
@@ -33,7 +33,7 @@ class VolumeStaging:
         self._key, self._host, self._rows = rows.key, host, rows
 
     @property
-    def is_asked_for(self) -> bool:
+    def driver_stages(self) -> bool:
         """Whether the driver has the capability STAGE_UNSTAGE_VOLUME, so that NodeStageVolume is called."""
         driver = self._host.drivers.find(self._key.driver)
         return driver is not None and Has.STAGE_UNSTAGE_VOLUME in driver.capabilities
@@ -43,12 +43,12 @@ class VolumeStaging:
         """Whether the volume is surely staged. If the driver can stage, only a staging by the driver counts."""
         device = self._rows.device
         return self._rows.is_staged and not (
-            self.is_asked_for and device is not None and device.arguments == _NOT_ASKED
+            self.driver_stages and device is not None and device.arguments == _NOT_BY_DRIVER
         )
 
     def arguments(self, want: PodVolume) -> str:
         # Without fsGroup: the staging has the first pod's, and the next pods share the staging.
-        return _ASKED + hash_arguments(want.volume, want.selinux_context) if self.is_asked_for else _NOT_ASKED
+        return _BY_DRIVER + hash_arguments(want.volume, want.selinux_context) if self.driver_stages else _NOT_BY_DRIVER
 
     def next_want(self, wants: Mapping[Target, PodVolume]) -> PodVolume | None:
         return next((want for want in self._waiting(wants) if not self.obstacle(want)), None)
@@ -110,7 +110,7 @@ class VolumeStaging:
         if want is None:
             return False
         is_other = (
-            self.is_asked_for and device.arguments.startswith(_ASKED) and device.arguments != self.arguments(want)
+            self.driver_stages and device.arguments.startswith(_BY_DRIVER) and device.arguments != self.arguments(want)
         )
         return is_other or staging_place(device) != staging_place(want.volume) or self._is_detached(device, want.volume)
 

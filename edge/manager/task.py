@@ -252,7 +252,7 @@ class VolumeTask:
         assert want is not None
         volume = want.volume
         host.driver(self.key.driver)
-        inputs = host.inputs.to_stage(volume, asked=self._staging.is_asked_for)
+        inputs = host.inputs.to_stage(volume, driver_stages=self._staging.driver_stages)
         attachment_uid = host.inputs.attachment_uid(volume)
         before = self.rows.device
         # The hub must confirm a first staging. A recorded one that was listed, or is one node's, keeps its

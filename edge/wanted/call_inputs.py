@@ -30,9 +30,9 @@ class CallInputs:
     def __init__(self, objects: ObjectStore, *, node: str, clock: Clock) -> None:
         self._objects, self._node, self._clock = objects, node, clock
 
-    def to_stage(self, volume: Volume, *, asked: bool) -> Inputs:
-        """Return the inputs of NodeStageVolume; without secrets if the driver is not `asked` to stage."""
-        return Inputs(self.publish_context(volume), self.secrets(volume.stage_secret if asked else None))
+    def to_stage(self, volume: Volume, *, driver_stages: bool) -> Inputs:
+        """Return the inputs of NodeStageVolume; without secrets if the driver does not stage."""
+        return Inputs(self.publish_context(volume), self.secrets(volume.stage_secret if driver_stages else None))
 
     def to_publish(self, want: PodVolume) -> Inputs:
         volume = want.volume

@@ -211,7 +211,7 @@ async def test_a_pong_does_not_bring_back_what_ran_before_the_end(agent: LeasedA
 
 async def test_a_coroutine_that_is_cancelled_in_the_turn_of_the_pong_does_no_harm(agent: LeasedAgent) -> None:
     agent.lease.up(agent.link)
-    task = asyncio.create_task(agent.lease.held())
+    task = asyncio.create_task(agent.lease.wait_held())
     await settle()
     task.cancel()
     agent.link.pong()
