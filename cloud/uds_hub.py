@@ -160,7 +160,7 @@ class Hub(LinkHandler):
 
     def _check(self, role: Role, link: Link) -> None:
         if role is not Role.OPERATOR:
-            self._credentials.check(role, link.peer.name, link.peer_identity, is_node=role is Role.EDGE)
+            self._credentials.check(role, link.peer.name, link.peer_identity)
 
     def _check_placement(self, wanted: Hello) -> None:
         # `local` and `shared` say opposite things of the driver's storage, and the hub keeps different records.

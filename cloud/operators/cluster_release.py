@@ -152,13 +152,11 @@ class _Steps:
         ref = part(content, "spec", f"{kind[0].lower()}{kind[1:]}Ref")
         snapshot = await self._bound(kind, ref)
         if snapshot is not None:
-            gone = await self._delete(kind, snapshot)
-            self._note_deletion(kind, snapshot, "its snapshot-controller ends it", is_gone=gone)
+            await self._delete_and_note(kind, snapshot, "its snapshot-controller ends it")
         if part(content, "spec").get("deletionPolicy") != "Delete":
             self.note(f"{kind}Content", content, KEPT, "its deletionPolicy is Retain")
         else:
-            gone = await self._delete(f"{kind}Content", content)
-            self._note_deletion(f"{kind}Content", content, "", is_gone=gone)
+            await self._delete_and_note(f"{kind}Content", content)
 
     async def release_volume(
         self, volume: Part, pods: dict[tuple[str, str], list[Body]], attachments: Iterable[Part]
@@ -172,16 +170,14 @@ class _Steps:
             await self._announce("Pod", pod)
             self.note("Pod", pod, GOES, "Kubernetes ends it about a minute after the Node is gone")
         if claim is not None:
-            gone = await self._delete("PersistentVolumeClaim", claim)
-            self._note_deletion("PersistentVolumeClaim", claim, "Kubernetes ends it when no pod has it", is_gone=gone)
+            await self._delete_and_note("PersistentVolumeClaim", claim, "Kubernetes ends it when no pod has it")
         left = [it for it in attachments if part(it, "spec", "source").get("persistentVolumeName") == name]
         for attachment in list(left):
             if users or part(attachment, "spec").get("nodeName") != self._node:
                 self.note("VolumeAttachment", attachment, GOES, "a pod has the volume")
                 continue
-            if gone := await self._delete("VolumeAttachment", attachment):
+            if await self._delete_and_note("VolumeAttachment", attachment):
                 left.remove(attachment)
-            self._note_deletion("VolumeAttachment", attachment, "", is_gone=gone)
         if part(volume, "spec").get("persistentVolumeReclaimPolicy") != "Delete":
             if claim is not None:
                 await self._announce("PersistentVolume", volume)
@@ -189,8 +185,7 @@ class _Steps:
         elif claim is not None or left or part(volume, "status").get("phase") == "Bound":
             self.note("PersistentVolume", volume, GOES, "it goes after its claim and its attachments")
         else:
-            gone = await self._delete("PersistentVolume", volume)
-            self._note_deletion("PersistentVolume", volume, "Kubernetes ends it", is_gone=gone)
+            await self._delete_and_note("PersistentVolume", volume, "Kubernetes ends it")
 
     async def _bound(self, kind: str, ref: Part) -> Part | None:
         if not (ref.get("name") and ref.get("uid")):
@@ -198,10 +193,12 @@ class _Steps:
         found = await find(self._api, RESOURCES[kind], str(ref["name"]), str(ref.get("namespace", "")))
         return found if found is not None and found["metadata"]["uid"] == ref["uid"] else None
 
-    def _note_deletion(self, kind: str, body: Part, waits_for: str, *, is_gone: bool) -> None:
+    async def _delete_and_note(self, kind: str, body: Part, waits_for: str = "") -> bool:
+        is_gone = await self._delete(kind, body)
         others = [it for it in body["metadata"].get("finalizers") or () if not it.startswith(_SIDECARS)]
         text = "; ".join(filter(None, (waits_for, (others and f"finalizers {', '.join(others)}") or "")))
         self.note(kind, body, RELEASED if is_gone else GOES, "" if is_gone else text)
+        return is_gone
 
     async def _delete(self, kind: str, body: Part) -> bool:
         if self._is_dry:

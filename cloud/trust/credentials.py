@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cloud.records.records import Records
+from cloud.trust.admission import Role
 from cloud.trust.authorities import Authorities
 from cloud.trust.denials import Denials, in_words
 from cloud.trust.generations import Generations
@@ -40,7 +41,7 @@ class Credentials:
         self.tokens, self.authorities = Tokens(store, now=now), Authorities(tls_ca)
         self._require_rights, self._now = require_rights, now
 
-    def check(self, role: str, name: str, peer: Peer, *, is_node: bool) -> None:
+    def check(self, role: Role, name: str, peer: Peer) -> None:
         """Check that a peer whose name is proved may connect, or that its link may go on.
 
         Raises HandshakeRefused if its certificate has ended, its CA was taken out, or it is denied.
@@ -54,7 +55,7 @@ class Credentials:
                 Reason.EXPIRED,
                 f"the CA of {role} {name} was taken out of the hub's --tls-ca; connect with a new certificate",
             )
-        if (denial := self.denials.find(name if is_node else "", peer.serial)) is not None:
+        if (denial := self.denials.find(name if role is Role.EDGE else "", peer.serial)) is not None:
             why = f"an operator denies {in_words(denial)}" + (f": {denial.why}" if denial.why else "")
             raise HandshakeRefused(Reason.DENIED, f"the hub denies {role} {name}: ask its operator", shown=why)
 
