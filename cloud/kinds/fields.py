@@ -38,6 +38,10 @@ def part(body: Body, *names: str) -> Body:
     return body
 
 
+def condition_of(status: Body, kind: str) -> Body:
+    return next((it for it in status.get("conditions") or () if it.get("type") == kind), {})
+
+
 class FieldError(ValueError):
     """A field is wrong: `path` leads to it, `why` is the rest of the sentence."""
 

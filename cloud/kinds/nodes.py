@@ -7,7 +7,7 @@ words of it to itself (`NodeState`): they say whether a volume may be detached (
 import json
 from typing import Any, Final, NamedTuple
 
-from cloud.kinds.fields import Body, Fields
+from cloud.kinds.fields import Body, Fields, condition_of, part
 from cloud.kinds.kind_rules import KindRules, pick, without_empty
 
 
@@ -57,16 +57,12 @@ def in_use(node: Body) -> list[str]:
     return list((node.get("status") or {}).get("volumesInUse") or ())
 
 
-def condition_of(node: Body, kind: str) -> Body:
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return next((it for it in conditions if it["type"] == kind), {})
-
-
 def conditions_with(node: Body, new: Body, *, at: str) -> list[Body]:
     """A Node's conditions with a new one. It keeps the time of its last transition while its status stays."""
-    old = condition_of(node, new["type"])
+    status = part(node, "status")
+    old = condition_of(status, new["type"])
     since = old.get("lastTransitionTime", at) if old.get("status") == new["status"] else at
-    others = [it for it in (node.get("status") or {}).get("conditions") or () if it["type"] != new["type"]]
+    others = [it for it in status.get("conditions") or () if it["type"] != new["type"]]
     return [*others, {**new, "lastHeartbeatTime": at, "lastTransitionTime": since}]
 
 

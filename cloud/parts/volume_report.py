@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 
 from cloud.detach.mounts import present_claim
 from cloud.kinds import pods, volumeattachments
-from cloud.kinds.fields import Body, part
+from cloud.kinds.fields import Body, condition_of, part
 from cloud.placement.affinity import Fit
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from cloud.sync.fact_table import FactTable
-from common.objects.pod_fact import MOUNTED, UNMOUNTED, ToldVolume, VolumeState, condition, read_volumes, shorten
+from common.objects.pod_fact import MOUNTED, UNMOUNTED, ToldVolume, VolumeState, read_volumes, shorten
 from common.pages.hub import VolumeStatus
 
 # By the name of the driver and the handle of the volume: the nodes that have it according to the placement.
@@ -144,7 +144,7 @@ def _told(pod: Body, fact: Fact | None) -> tuple[Mapping[str, ToldVolume], ToldV
     waiting = ToldVolume("", VolumeState.WAITING)
     if (told := read_volumes(fact.body["status"])) is not None:
         return told, told.get("", waiting)
-    mounted = condition(fact.body["status"], MOUNTED)  # of all: the list did not fit into the fact
+    mounted = condition_of(fact.body["status"], MOUNTED)  # of all: the list did not fit into the fact
     if mounted.get("status") == "True":
         return {}, ToldVolume("", VolumeState.MOUNTED)
     if mounted.get("reason") == UNMOUNTED:

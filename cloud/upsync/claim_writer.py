@@ -14,6 +14,7 @@ It writes as the kubelet does (docs/csi-contract.md#expansion-on-the-node), by r
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cloud.kinds.fields import condition_of
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find, patch_found
 from cloud.sync.closures import Closures
 from cloud.upsync.writer import FactWriter
@@ -70,7 +71,7 @@ def _change(status: Body, told: Body) -> Body:
     if told_size > size:
         change["capacity"] = {"storage": told["capacity"]["storage"]}
     if _resize_status(status) in _NODES_TURN:
-        if _resize_status(told) or _error_of(told):
+        if _resize_status(told) or condition_of(told, _ERROR):
             change |= _unfinished(status, told)
         # Without `allocatedResources` no expansion is under way, so only a size above the known one ends one.
         elif told_size >= (_storage_bytes(status, "allocatedResources") or size + 1):
@@ -82,11 +83,11 @@ def _unfinished(status: Body, told: Body) -> Body:
     if _storage_bytes(told, "allocatedResources") != _storage_bytes(status, "allocatedResources"):
         return {}
     change: dict[str, Any] = {}
-    resize_status, error = _resize_status(told), _error_of(told)
+    resize_status, error = _resize_status(told), condition_of(told, _ERROR)
     if _resize_status(status) in _REPLACED.get(resize_status, ()):
         change["allocatedResourceStatuses"] = {"storage": resize_status}
-    known = _error_of(status) or {}
-    if error is not None and any(known.get(name) != error.get(name) for name in ("status", "message")):
+    known = condition_of(status, _ERROR)
+    if error and any(known.get(name) != error.get(name) for name in ("status", "message")):
         others = [it for it in status.get("conditions") or () if it.get("type") != _ERROR]
         change["conditions"] = [*others, error]
     return change
@@ -109,7 +110,3 @@ def _resize_status(status: Body) -> str:
 
 def _storage_bytes(status: Body, name: str) -> int:
     return bytes_of((status.get(name) or {}).get("storage", 0))
-
-
-def _error_of(status: Body) -> Body | None:
-    return next((it for it in status.get("conditions") or () if it.get("type") == _ERROR), None)

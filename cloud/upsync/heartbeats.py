@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from cloud.kinds.nodes import condition_of, conditions_with
+from cloud.kinds.fields import condition_of, part
+from cloud.kinds.nodes import conditions_with
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
 from cloud.kube.work_queue import WorkQueue
 from cloud.upsync.ownership import HUB, LEASES, MADE_BY, is_made
@@ -170,7 +171,7 @@ class Heartbeats:
     # ---- the condition -----------------------------------------------------------------------------------------------
 
     async def _tell_ready(self, found: Body) -> float:
-        old = condition_of(found, "Ready")
+        old = condition_of(part(found, "status"), "Ready")
         age_s = self._wall() - seconds_of(old.get("lastHeartbeatTime"))
         if old.get("status") == "True" and 0 <= age_s < _STATUS_S:
             return _STATUS_S - age_s

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from cloud.kinds.nodes import PROBLEM, condition_of, conditions_with
+from cloud.kinds.fields import condition_of, part
+from cloud.kinds.nodes import PROBLEM, conditions_with
 from cloud.kinds.pods import claim_names, inline_drivers
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
 from cloud.kube.work_queue import WorkQueue
@@ -90,7 +91,7 @@ class NodeProblems:
             return
         if (found := await find(self._api, _NODES, node)) is None:
             return
-        old, status = condition_of(found, PROBLEM), "True" if problem else "False"
+        old, status = condition_of(part(found, "status"), PROBLEM), "True" if problem else "False"
         if not (problem or old) or (old.get("status"), old.get("message", "")) == (status, problem):
             return
         reason = "AgentToldProblems" if problem else "NoProblem"

@@ -13,10 +13,11 @@ Rules:
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
-from cloud.kinds.fields import part
+from cloud.kinds.fields import Body as Part
+from cloud.kinds.fields import condition_of, part
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, delete_found, find, patch_found
 from cloud.upsync.event_writer import MOST_CHARS, EventWriter, event, reference
 from cloud.upsync.ownership import is_made
@@ -48,7 +49,7 @@ class PodWriter(FactWriter):
         if fact["metadata"]["uid"] != pod["metadata"]["uid"] or pod["spec"].get("nodeName") != node:
             return
         told = _in_words(fact["status"])
-        ends = _is_true(told, RELEASED) and _is_waited_for(pod)
+        ends = _is_true(fact["status"], RELEASED) and _is_waited_for(pod)
         conditions = _merged(pod, told, timestamp(self._now()))
         if not ends and conditions is None:
             return
@@ -63,7 +64,7 @@ class PodWriter(FactWriter):
         elif ends:
             await delete_found(self._api, _PODS, pod, grace_s=0)
         else:
-            if _is_true(told, MOUNTED) and not _is_true(part(pod, "status").get("conditions") or (), MOUNTED):
+            if _is_true(fact["status"], MOUNTED) and not _is_true(part(pod, "status"), MOUNTED):
                 await self._tell_mounted(node, ref, pod)
             await patch_found(self._api, _PODS, pod, {"status": {"conditions": conditions}}, subresource="status")
 
@@ -88,8 +89,8 @@ class PodWriter(FactWriter):
             log.info("%s gets no event that its volumes are mounted: %s", ref, error)
 
 
-def _is_true(conditions: Iterable[Body], kind: str) -> bool:
-    return any(it.get("type") == kind and it.get("status") == "True" for it in conditions)
+def _is_true(status: Part, kind: str) -> bool:
+    return condition_of(status, kind).get("status") == "True"
 
 
 def _is_waited_for(pod: Body) -> bool:

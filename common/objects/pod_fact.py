@@ -67,10 +67,6 @@ def read_volumes(status: Mapping[str, Any]) -> dict[str, ToldVolume] | None:
     return {it["name"]: ToldVolume(it["name"], _state(it["state"]), it.get("reason") or "") for it in status["volumes"]}
 
 
-def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    return next((it for it in status["conditions"] if it["type"] == kind), {})
-
-
 def _written(volume: ToldVolume, most_chars: int) -> dict[str, str]:
     reason = {"reason": shorten(volume.reason, most_chars)} if volume.reason else {}
     return {"name": volume.name, "state": volume.state.value, **reason}
