@@ -2,12 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import TypeVar
 
 from cloud.kinds.fields import Body
 from cloud.sources.source import Source
 from common.objects.objects import Ref
 
 Key = tuple[str, str]
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class Index:
@@ -34,9 +37,13 @@ class Index:
     def _put(self, ref: Ref) -> None:
         old, body = self._keys.pop(ref, None), self._source.body(ref)
         if old is not None:
-            self._refs[old].discard(ref)
-            if not self._refs[old]:
-                del self._refs[old]
+            discard(self._refs, old, ref)
         if body is not None and (key := self._key_of(body)) is not None:
             self._keys[ref] = key
             self._refs[key].add(ref)
+
+
+def discard(index: dict[_K, set[_V]], key: _K, value: _V) -> None:
+    index[key].discard(value)
+    if not index[key]:
+        del index[key]

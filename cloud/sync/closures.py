@@ -30,7 +30,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeVar
 
 from cloud.kinds import pods, volumeattachments
 from cloud.kinds.fields import Body
@@ -38,12 +37,9 @@ from cloud.kinds.persistentvolumes import is_claimed_by
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest, request_of
 from cloud.nodes.node_rights import NodeRights
-from cloud.sources.index import Index
+from cloud.sources.index import Index, discard
 from cloud.sources.source import Source
 from common.objects.objects import Object, Ref, Stamp, encode_body
-
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 # Kinds that need no other object: a change changes only the object's own stamp in a closure.
 _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "StorageClass"})
@@ -205,7 +201,7 @@ class Closures:
                 self._users.setdefault(ref, set()).add(closure.node)
             elif ref in self._users:
                 self._remember(closure.node, ref)
-                _discard(self._users, ref, closure.node)
+                discard(self._users, ref, closure.node)
                 if ref not in self._users:
                     self._source.release(ref)
             closure.unnoted.discard(ref)
@@ -284,7 +280,7 @@ class _Closure:
             new = self._walk(pod) if is_mine else _NOTHING  # before the old one goes, because it may fail
             old = self._walks.pop(pod, _NOTHING)
             for ref in old.looked_up - new.looked_up:
-                _discard(self.looked_up, ref, pod)
+                discard(self.looked_up, ref, pod)
             for ref in new.looked_up - old.looked_up:
                 self.looked_up[ref].add(pod)
             if is_mine:
@@ -363,9 +359,3 @@ _NOTHING = _Walk()
 
 def _place(attachment: Body) -> tuple[str, str]:
     return volumeattachments.node_of(attachment), volumeattachments.volume_of(attachment)
-
-
-def _discard(index: dict[_K, set[_V]], key: _K, value: _V) -> None:
-    index[key].discard(value)
-    if not index[key]:
-        del index[key]

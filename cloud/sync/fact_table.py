@@ -35,6 +35,7 @@ from cloud.kinds.kind_rules import pick
 from cloud.kinds.nodes import in_use
 from cloud.nodes.node_rights import NodeRights
 from cloud.records.records import Change, Key, RecordKind, Records, stored_bytes
+from cloud.sources.index import discard
 from cloud.sources.manifests.binding import ClaimStatus, NodeReports
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
 from cloud.sync.fact_quota import EARLIER_USE, FACT_QUOTA_BYTES, GUARDED_KINDS, FactQuota
@@ -345,9 +346,7 @@ def _move(index: dict[K, set[str]], node: str, before: AbstractSet[K], now: Abst
     for key in now - before:
         index[key].add(node)
     for key in before - now:
-        index[key].discard(node)
-        if not index[key]:
-            del index[key]
+        discard(index, key, node)
 
 
 def _in_use(fact: Fact | None) -> frozenset[str]:
