@@ -221,7 +221,7 @@ def test_fields_that_we_do_not_know_are_ignored_at_the_end_of_a_frame(frame: Fra
 @pytest.mark.parametrize("number", [12, 127, 2**31, 2**63 - 1])
 def test_a_frame_type_that_we_do_not_know_is_told_with_its_number(number: int) -> None:
     message = packed(number, "any", 1) + b"\x92\x03\x07"
-    assert read(message) == [(number, None), (3, (7,))]
+    assert read(message) == [(number, None), (3, (7, False))]
     with pytest.raises(RemoteProtocolError, match=f"the unknown type {number}"):
         decode(message)
 
