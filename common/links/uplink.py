@@ -101,7 +101,7 @@ class HubAddress(LinkHandler):
         self.link: Link | None = None
         self.why = "not dialled yet"
         self.called, self.opened = handler.called, handler.opened  # type: ignore[method-assign]  # the hot path
-        self._uplink = uplink
+        self._uplink, self._handler = uplink, handler
         self._certificate = b""  # the certificate with which the link was dialled
         self._failures = 0  # the dials in a row that were in vain
         self._must_move = False
@@ -148,7 +148,7 @@ class HubAddress(LinkHandler):
             await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # as above
 
     async def _until_closed(self, link: Link) -> Link:
-        """Wait for the end of the link, and of each link to which it moves meanwhile. Returns the last one."""
+        # Also of each link to which it moves meanwhile.
         failures = 0
         while not link.over:
             if self._must_move and not self._uplink.is_draining:
@@ -212,7 +212,7 @@ class HubAddress(LinkHandler):
     def greeted(self, link: Link) -> None:
         """The hub welcomed us, begins to lead, or has a new epoch."""
         # The handler hears it of the newer link, not of the former one.
-        if self._uplink.was_announced(link) and self.link not in {None, link}:
+        if link in self._uplink.announced and self.link not in {None, link}:
             return
         if (refusal := self._uplink.refusal(self, link)) is not None:
             link.goodbye(refusal.reason, refusal.why)
@@ -236,7 +236,8 @@ class HubAddress(LinkHandler):
 
     def draining(self, link: Link, message: str) -> None:
         log.info("the hub is draining: %s", message)
-        self._uplink.draining(link, message)
+        if link in self._uplink.announced:
+            self._handler.draining(link, message)
 
     def closed(self, link: Link, reason: str, message: str) -> None:
         if self.link is link:
@@ -284,7 +285,7 @@ class Uplink:
         self.is_draining = False
         self.dialling = dialling
         self._leader: HubAddress | None = None  # the address of the last active link
-        self._announced: set[Link] = set()  # the links of which the handler has heard, until they end
+        self.announced: set[Link] = set()  # the links of which the handler has heard, until they end
         self._handler = handler
         self._leave = leave
 
@@ -303,7 +304,6 @@ class Uplink:
         return any(address.is_outdated(tls.certificate) for address in self.addresses)
 
     def problems(self) -> list[str]:
-        """What people should know of the addresses."""
         return [f"{it}; give --hub one address of each hub" for it in self.addresses if it.is_duplicate]
 
     def move(self) -> None:
@@ -334,12 +334,11 @@ class Uplink:
         await asyncio.gather(*(link.wait_closed() for link in links))
 
     def _links(self) -> set[Link]:
-        return self._announced | {address.link for address in self.addresses if address.link is not None}
+        return self.announced | {address.link for address in self.addresses if address.link is not None}
 
     # ---- for the addresses -------------------------------------------------------------------------------------------
 
     async def dial(self, address: HubAddress, *, failures: int) -> tuple[Link, bytes]:
-        """Returns a link to the address, and the certificate that it has."""
         beside = address.link is not None
         link, certificate = await self.dialling.make_link(address.endpoint, address, beside=beside, failures=failures)
         # It ended during its greeting: a failed dial, unless this process drains or the address is a duplicate.
@@ -347,22 +346,17 @@ class Uplink:
             raise HandshakeRefused(*await link.wait_closed())
         return link, certificate
 
-    def was_announced(self, link: Link) -> bool:
-        return link in self._announced
-
     def can_spare(self, reason: str) -> bool:
         """Whether nobody needs a link that has ended for this reason: another hub leads, or is about to."""
         return self.link is not None or (reason == Reason.STOPPED and any(it.link is not None for it in self.addresses))
 
     def by_unix_socket(self, instance: str) -> HubAddress | None:
-        """The address that leads to a hub by a UNIX socket, if it has a link."""
         found = (it for it in self.addresses if it.endpoint.path is not None and it.link is not None)
         return next((it for it in found if instance and it.instance == instance), None)
 
     def refusal(self, address: HubAddress, link: Link) -> HandshakeRefused | None:
-        """Why a link is refused; None if it is accepted."""
         epoch = link.peer.epoch
-        if self.is_draining and link not in self._announced:
+        if self.is_draining and link not in self.announced:
             return HandshakeRefused(Reason.STOPPED, "the process stops")
         if 0 < epoch < self.epoch:
             why = (
@@ -383,22 +377,18 @@ class Uplink:
             return
         self.since = time.time()
         log.info("link to the hub at %s is up (%s)", address.endpoint, link.peer.software)
-        self._announced.add(link)
+        self.announced.add(link)
         self._handler.greeted(link)
-        for other in [it for it in self._announced if it.peer.epoch < epoch]:
+        for other in [it for it in self.announced if it.peer.epoch < epoch]:
             other.goodbye(Reason.NOT_LEADING, f"another hub leads by now, with epoch {epoch}")
         if leader is address and before is not None and not before.over:
             self._leave(before)
 
-    def draining(self, link: Link, message: str) -> None:
-        if link in self._announced:
-            self._handler.draining(link, message)
-
     def closed(self, address: HubAddress, link: Link, reason: str, message: str) -> None:
-        if link not in self._announced:
+        if link not in self.announced:
             log.debug("the link to the standby at %s is down: %s", address.endpoint, message)
             return
-        self._announced.discard(link)
+        self.announced.discard(link)
         if link is self.link:
             self.link, self.since = None, time.time()
             log.warning("link to the hub at %s is down: %s", address.endpoint, message)

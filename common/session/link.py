@@ -27,7 +27,7 @@ from common.messages import Hello, Kind, Open, Priority, Reason
 from common.session.limits import Limits
 from common.session.outbox import Writer
 from common.session.receiver import Receiver
-from common.session.session import Session, SessionState
+from common.session.session import Session
 from common.status import Origin, Status
 
 log = logging.getLogger("csi_bridge.link")
@@ -128,11 +128,8 @@ class Stream(Receiver):
         """Return the next whole message, or None after the last one.
 
         The credit of a message goes back when the caller asks for the next one, so a forwarding caller passes on the
-        pace of its own reader. Cancelling loses nothing.
-
-        Raises:
-            TunnelClosed: the link ended first.
-            CallTimeout: the stream's time was up first.
+        pace of its own reader. Cancelling loses nothing. Raises TunnelClosed: the link ended first; CallTimeout: the
+        stream's time was up first.
         """
         self._give_back()
         while not self._inbox:
@@ -160,10 +157,8 @@ class Stream(Receiver):
     async def send(self, message: bytes) -> None:
         """Queue a message. Waits until the one before has left, so that at most one is queued.
 
-        For one sender at a time. Cancelling leaves the message unsent.
-
-        Raises:
-            MessageTooLarge: the peer does not accept it.
+        For one sender at a time. Cancelling leaves the message unsent. Raises MessageTooLarge: the peer does not accept
+        it.
         """
         while self.link.unsent(self.id):
             self._writable = self.link.loop.create_future()
@@ -284,15 +279,6 @@ class Link(Session):
 
     # ---- the application's side --------------------------------------------------------------------------------------
 
-    def accept(self, epoch: int, mark: str = "") -> None:
-        """Welcome the peer, with a `Hello.epoch` and a `Hello.mark`; or tell it that this hub leads from now on.
-
-        Ignored if the session is over: the peer may break a rule in the message of its hello.
-        """
-        if self.state is not SessionState.CLOSED:
-            super().accept(epoch, mark)
-            self.rearm()
-
     def give(self, handler: LinkHandler) -> None:
         """Give the link to another handler, which decides on the peer's hello as if it came now."""
         self._handler = handler
@@ -316,13 +302,7 @@ class Link(Session):
         call: str = "",
         timeout_s: float | None = None,
     ) -> Stream:
-        """Open a stream, with a first message if there is one.
-
-        Raises:
-            TunnelClosed: the link is not up; nothing was sent.
-            Overloaded: the peer takes no more streams at once.
-            MessageTooLarge: the peer does not accept the message; nothing was sent.
-        """
+        """Open a stream, with a first message if there is one. Raises as `Session.start`."""
         stream = Stream(self)
         stream.id = self.start(
             stream,

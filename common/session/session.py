@@ -220,11 +220,15 @@ class Session:
         """Answer the dialler's hello with this side's hello: the session is open.
 
         An acceptor that has accepted with epoch 0 does so again when it begins to lead. `mark` is for this peer.
+        Ignored if the session is over: the peer may break a rule in the message of its hello.
         """
+        if self.state is SessionState.CLOSED:
+            return
         if self._dialler or self.state not in {SessionState.DECIDING, SessionState.OPEN}:
             raise RuntimeError(f"accept() in state {self.state.name}")
         self._enter(SessionState.OPEN)
         self._outbox.put(replace(self.hello, epoch=epoch, mark=mark))
+        self.rearm()
 
     def start(
         self,
@@ -246,10 +250,8 @@ class Session:
         The receiver hears nothing before this returns. `timeout_s` is the caller's remaining time, which the `Open`
         tells the peer. `is_unary`: the answer has one message, which `Receiver.ended` tells.
 
-        Raises:
-            TunnelClosed: the session is not open (`sent` is False).
-            MessageTooLarge: the peer does not accept the message, or a name; nothing was sent.
-            Overloaded: the peer accepts no more streams at once.
+        If it raises, nothing was sent. TunnelClosed: the session is not open; MessageTooLarge: the peer does not accept
+        the message, or a name; Overloaded: the peer accepts no more streams at once.
         """
         peer = self.peer
         if self.state is not SessionState.OPEN:
@@ -296,8 +298,7 @@ class Session:
     def send(self, stream_id: int, payload: bytes) -> None:
         """Queue a whole message. It is dropped if the stream has ended, or if its opener no longer waits.
 
-        Raises:
-            MessageTooLarge: the peer does not accept messages of this size. The stream goes on.
+        Raises MessageTooLarge: the peer does not accept messages of this size. The stream goes on.
         """
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_abandoned or stream.answered:
@@ -318,11 +319,8 @@ class Session:
     def end(self, stream_id: int, status: Status, message: bytes | None = None) -> None:
         """End an accepted stream, after its queued messages and this last one, if there is one.
 
-        Does nothing if the opener has cancelled it.
-
-        Raises:
-            RuntimeError: gRPC cannot carry the code. The stream goes on.
-            MessageTooLarge: the peer does not accept the message. The stream goes on.
+        Does nothing if the opener has cancelled it. If it raises, the stream goes on. RuntimeError: gRPC cannot carry
+        the code; MessageTooLarge: the peer does not accept the message.
         """
         stream = self._streams.get(stream_id)
         if stream is None or stream.answered:
@@ -393,7 +391,6 @@ class Session:
 
     @property
     def open_streams(self) -> int:
-        """Streams of either side that are not yet released."""
         return len(self._streams)
 
     # ---- the transport's side ----------------------------------------------------------------------------------------
@@ -704,7 +701,6 @@ class Session:
         self._end_drained()
 
     def _abandon(self, stream: StreamBooks) -> None:
-        """Stop waiting for a stream of this side: ack its end, forget it if its Open has not left, else cancel it."""
         stream.is_abandoned = True
         self._stop_sending(stream)
         if stream.last is not None:
@@ -719,7 +715,7 @@ class Session:
             self._outbox.put(Cancel(stream.id))
 
     def _stop_sending(self, stream: StreamBooks) -> None:
-        """Drop the stream's unsent messages and end. The peer gives back the credit of a half-sent message."""
+        # The peer gives back the credit of a half-sent message.
         stream.queue.clear()
         stream.begun, stream.offset = False, 0
         stream.end = None
@@ -736,7 +732,7 @@ class Session:
             self._inbox.forget(stream)
 
     def _end_drained(self) -> None:
-        """End a draining session when no stream is left. It ends at once, so that no later stream is opened in it."""
+        # At once, so that no later stream is opened in it.
         if self._draining is not None and not self._streams:
             self.goodbye(Reason.DRAINED, f"{self._draining}, and every call is finished")
 
@@ -774,7 +770,7 @@ class Session:
         self._call_safely(stream.receiver.released, False)  # noqa: FBT003  # as in `Receiver`
 
     def _call_safely(self, method: Callable[..., None], *said: object) -> None:
-        """Call a receiver or the application, where others must be told even if it raises."""
+        # Others must be told even if this one raises.
         try:
             method(*said)
         except Exception as error:  # noqa: BLE001  # as in `receive`
