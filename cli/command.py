@@ -46,6 +46,7 @@ class Command(click.Command):
         # click's, which also takes each flag with one dash
         parser = super().make_parser(ctx)
         for one in self.options:
+            # Not of `--v`: `-v` is a flag already.
             flags = [flag[1:] for flag in one.opts if flag.startswith("--") and len(flag) > 3]
             parser.add_option(one, flags, dest=one.name, action="append" if one.multiple else "store", nargs=1)
         return parser

@@ -155,7 +155,7 @@ def _wait(
 
 
 def _how_old(state: NodeVolumes) -> str:
-    """The age of the node's knowledge of its pods, as the end of a sentence; empty if it is current."""
+    # The age of the node's knowledge of its pods, as the end of a sentence; empty if it is current.
     as_of = state.as_of
     if as_of is None:
         return "; the hub has not told this node its pods yet"

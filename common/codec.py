@@ -70,7 +70,7 @@ class _Layout:
         return given if min(numbers) >= 0 and max(numbers) <= LARGEST_NUMBER else self._read_unusual(given)
 
     def _read_unusual(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Read field by field an item that has tuples of strings, lacks optional fields, or is wrong."""
+        # Field by field: the item has tuples of strings, lacks optional fields, or is wrong.
         if len(given) < self._required:
             raise RemoteProtocolError(f"{self.frame.__name__}: {self._names[len(given)]} is missing")
         for name, want, item in zip(self._names, self._types, given, strict=False):

@@ -237,10 +237,10 @@ decode = _CODEC.decode  # returns all frames of one WebSocket message, or raises
 # The same as type numbers and fields, without an object for each frame: a session takes its frames so.
 read = _CODEC.read
 
-# The same bytes as of `encode`, without a frame object: nearly all frames are of these types.
-
-
 Heading = tuple[int, int, int, str, str, str, str, int, int]  # the fields of an `Open` before its message
+
+
+# The functions below return the same bytes as `encode`, without a frame object: nearly all frames are of these types.
 
 
 def encode_open(heading: Heading, first: bytes | None = None) -> bytes:

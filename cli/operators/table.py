@@ -57,7 +57,6 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def answer(lines: Iterable[str], state: object, *, as_json: bool) -> None:
-    """Print a state as JSON, or the lines that say it to people."""
     if as_json:
         say(encode(state, indent=2).decode())
         return

@@ -127,7 +127,7 @@ def _messages(message: Message, field: FieldDescriptor) -> Iterable[Message]:
 
 
 def _unknown(message: Message, path: str) -> Iterator[bytes]:
-    """The unknown fields of a message and of those within it, each with the path to it."""
+    # The unknown fields of a message and of those within it, each with the path to it.
     for entry in _entries(UnknownFieldSet(message)):
         yield f"{path}{entry.field_number}:{_data(entry.data)}".encode()
     for field, _ in message.ListFields():

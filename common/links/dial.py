@@ -24,9 +24,8 @@ async def dial(
 ) -> Link:
     """Make one link. All steps together may take `limits.hello_timeout_s`. `proxy` is for `wss://` alone.
 
-    Raises:
-        DialError: nobody answers there, the proxy refuses, or the peer is no hub.
-        HandshakeRefused: the hub refused our hello.
+    Raises DialError: nobody answers there, the proxy refuses, or the peer is no hub; HandshakeRefused: the hub refused
+    our hello.
     """
     try:
         async with asyncio.timeout(limits.hello_timeout_s):

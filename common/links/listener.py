@@ -311,7 +311,7 @@ class _Accepted(WebSocketOwner):
 
 
 def _give_memory_back() -> None:
-    """Return free memory to the system. glibc keeps it otherwise, 50 KB for each TLS handshake of a flood."""
+    # glibc keeps free memory otherwise, 50 KB for each TLS handshake of a flood.
     gc.collect(1)  # ended connections are cycles, and still young
     try:
         ctypes.CDLL(None).malloc_trim(0)

@@ -56,7 +56,7 @@ def join(dialler: Side, acceptor: Side, *, peer: Peer | None = None) -> tuple[Li
 
 
 class _Way:
-    """The way between the two links. It is busy while a link takes a message: then others wait."""
+    # The way between the two links. It is busy while a link takes a message: then others wait.
 
     __slots__ = ("_later", "_soon", "accepted", "dialled", "is_busy", "loop")
 

@@ -224,14 +224,12 @@ class WebSocket(asyncio.Protocol):
     async def opened(self) -> Link:
         """Wait for a client's WebSocket handshake, and return the link.
 
-        Raises:
-            ConnectionError: the server is no hub, or the connection ended first.
+        Raises ConnectionError: the server is no hub, or the connection ended first.
         """
         assert self._opened is not None
         return await self._opened
 
     def peer(self) -> Peer:
-        """The peer, as far as the socket knows it."""
         assert self._transport is not None
         name = self._transport.get_extra_info("peername")
         # A socket's object takes longer than the rest of this, so a TCP connection has none.
@@ -264,7 +262,7 @@ class WebSocket(asyncio.Protocol):
     # ---- reading and writing -----------------------------------------------------------------------------------------
 
     def _read_early(self, data: bytes) -> None:
-        """Read the handshake, what came before it was over, and all that `websockets` must read."""
+        # The handshake, what came before it was over, and all that `websockets` must read.
         if self._head is not None:
             data = self._read_head(data)
         if self._frames is None:
@@ -289,7 +287,7 @@ class WebSocket(asyncio.Protocol):
         return rest
 
     def _after_handshake(self) -> None:
-        """Read the bytes that came after the handshake. The library reads those of a response that is none."""
+        # The library reads the bytes after a response that is none.
         frames = self._frames
         if self._head is not None or self._ended or frames is None:
             return
@@ -418,7 +416,7 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(data)
 
     def _end(self, link: Link) -> None:
-        """Close after the session's end. The side that said goodbye waits `LINGER_S` for the peer to close first."""
+        # The side that said goodbye waits `LINGER_S` for the peer to close first.
         if not link.said_goodbye:
             self._close_soon()
         elif not self.lingers:
@@ -426,7 +424,7 @@ class WebSocket(asyncio.Protocol):
             self._loop.call_later(LINGER_S, self._close_soon)
 
     def _close_soon(self) -> None:
-        """Close the socket when all written bytes have left. If the peer does not read, cut it after a keepalive."""
+        # If the peer does not read, the connection is cut after a keepalive.
         self._write_kept()
         if self._transport is not None and not self._transport.is_closing():
             self.is_free = False
@@ -439,14 +437,14 @@ class WebSocket(asyncio.Protocol):
         self._timer = self._loop.call_later(self._side.limits.keepalive_s, self.abort, "the peer does not read")
 
     def _give_up_waiting(self) -> None:
-        """End a connection whose client never asked for the upgrade. Afterwards the session's hello has a limit."""
+        # Later the session's hello has a limit.
         if self._link is None:
             self._reason = self._reason or f"no WebSocket handshake within {self._side.limits.hello_timeout_s:g} s"
             self._tell_why_not_opened()
             self.abort(self._reason)
 
     def _tell_why_not_opened(self) -> None:
-        """Report a failed handshake, for which there is no link: a client raises it, a server logs it."""
+        # There is no link to tell it: a client raises it, a server logs it.
         error = self._core.handshake_exc
         left = _left_early(self._core)
         if self._opened is not None:
@@ -469,7 +467,7 @@ def _server(limits: Limits) -> ServerProtocol:
 
 
 def _largest(limits: Limits) -> int:
-    """The largest WebSocket message of a peer: where no message is large, a stranger makes this side hold little."""
+    # Where no message is large, a stranger makes this side hold little.
     return min(MAX_FRAME_BYTES, limits.session_window_bytes + _BESIDE_BYTES)
 
 
@@ -497,5 +495,5 @@ def _close_reason(core: ClientProtocol | ServerProtocol) -> str:
 
 
 def _left_early(core: ClientProtocol | ServerProtocol) -> bool:
-    """Whether the peer closed the connection before its half of the WebSocket handshake was whole."""
+    # Whether the peer closed the connection before its half of the WebSocket handshake was whole.
     return core.handshake_exc is not None and isinstance(core.handshake_exc.__cause__, EOFError)

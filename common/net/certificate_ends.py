@@ -71,7 +71,7 @@ def _term(der: bytes) -> Term:
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """The tag of an element of DER, where its content begins, and where it ends."""
+    # The tag of an element of DER, where its content begins, and where it ends.
     tag, length, at = der[at], der[at + 1], at + 2
     if length & 0x80:
         begins = at + (length & 0x7F)
@@ -101,7 +101,6 @@ class CertificateEnds:
             metrics.certificate_ends.read_from(partial(_end, path), name)
 
     def problems(self) -> list[str]:
-        """A sentence for each certificate that ends soon or has ended."""
         now, problems = time.time(), []
         for name, path in self._files.items():
             term = _first_end(path)
@@ -128,7 +127,7 @@ def _end(path: Path) -> float:
 
 
 def _first_end(path: Path) -> Term | None:
-    """None if the file cannot be read, which TLS reports."""
+    # None if the file cannot be read, which TLS reports.
     try:
         return min(terms_in(path.read_bytes()), key=lambda term: term.ends_at)
     except (OSError, ValueError):

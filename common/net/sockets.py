@@ -98,7 +98,7 @@ def _make_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def _directory_locked(directory: Path, wait_s: float) -> Iterator[None]:
-    """Lock the directory: two processes that start at once must not each remove the other's new socket as stale."""
+    # Two processes that start at once must not each remove the other's new socket as stale.
     give_up_s = time.monotonic() + wait_s
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

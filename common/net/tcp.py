@@ -111,10 +111,7 @@ class RawTcp(asyncio.Protocol):
     async def secure(self, protocol: asyncio.Protocol, tls: ssl.SSLContext, **how: Any) -> asyncio.Transport:
         """Replace this protocol by TLS with `protocol` on top. `how` goes to `start_tls()`.
 
-        Cancelling it closes the connection.
-
-        Raises:
-            OSError: the handshake failed, and the connection is closed.
+        Cancelling it closes the connection. Raises OSError: the handshake failed, and the connection is closed.
         """
         loop = asyncio.get_running_loop()
         if self.transport.is_closing():
@@ -130,16 +127,15 @@ class RawTcp(asyncio.Protocol):
             self.transport.abort()
             if self._rest is not None:
                 with contextlib.closing(self._rest):
+                    # Whoever cancels this waits for nobody to read the alert.
                     await asyncio.sleep(LINGER_S if isinstance(error, OSError) else 0)
             raise
         assert secure is not None
         return secure
 
     def _send_last(self, alert: bytes) -> None:
-        """Send TLS's alert. `secure` keeps the connection for a moment then, so that no reset overtakes it.
-
-        The event loop closes its own socket right after this, without the alert. This is a second handle of it.
-        """
+        # The event loop closes its own socket right after this, without TLS's alert. This is a second handle of it.
+        # `secure` keeps the connection for a moment then, so that no reset overtakes the alert.
         with contextlib.suppress(OSError):  # the peer is gone already
             self._rest = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
             self._rest.settimeout(0.0)
@@ -157,7 +153,7 @@ class RawTcp(asyncio.Protocol):
 
 
 def _has_first_record(early: bytes | bytearray) -> bool:
-    """Whether the bytes have a whole first TLS record, or cannot begin one, which TLS itself then says."""
+    # Whether the bytes have a whole first TLS record, or cannot begin one, which TLS itself then says.
     if early[:1] != b"\x16" or len(early) > _LONGEST_CLIENT_HELLO_BYTES:
         return True
     return len(early) >= 5 and len(early) >= 5 + int.from_bytes(early[3:5])
@@ -167,10 +163,8 @@ async def connect(make: Callable[[], P], host: str, port: int, *, limit_s: float
     """Connect to the first address of a host that takes the connection; begin anew until cancelled if one is silent.
 
     The order is random within a family: of two hubs with one name, the resolver's first one may not lead. Each address
-    has its part of `limit_s`, in which all should be tried. uvloop has no happy eyeballs (RFC 8305).
-
-    Raises:
-        OSError: the host has no address, or all of its addresses refused.
+    has its part of `limit_s`, in which all should be tried. uvloop has no happy eyeballs (RFC 8305). Raises OSError:
+    the host has no address, or all of its addresses refused.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -223,7 +217,6 @@ def queue_little(transport: asyncio.BaseTransport) -> None:
 
 
 def in_words(error: BaseException) -> str:
-    """A library's error in the words of this project."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -44,8 +44,7 @@ class TlsIdentity:
     def __init__(self, files: TlsFiles, *, server: bool, asks: bool = True) -> None:
         """Read the files. A server that `asks` wants a certificate; a joining node has none yet.
 
-        Raises:
-            OSError: a file is missing or unreadable, or holds no matching PEM.
+        Raises OSError: a file is missing or unreadable, or holds no matching PEM.
         """
         self._files = files
         self._server, self._asks = server, asks
@@ -90,13 +89,13 @@ class TlsIdentity:
         return context
 
     def _refuse_password(self) -> str:
-        """Called only for an encrypted key. Without this function OpenSSL would wait for input on the terminal."""
+        # Called only for an encrypted key. Without it OpenSSL would wait for input on the terminal.
         raise OSError(errno.EINVAL, f"{self._files.key}: the key is encrypted; it must have no password")
 
 
 @contextmanager
 def _with_chain(pem: bytes, authorities: bytes) -> Iterator[str]:
-    """A file of a certificate and the CAs above it; empty if it has a chain already, or its CA is not there."""
+    # A file of a certificate and the CAs above it; empty if it has a chain already, or its CA is not there.
     chain: list[bytes] = []
     if authorities:  # of a server
         from common.net.certificate import chain_above  # noqa: PLC0415  # see its rules
@@ -113,7 +112,7 @@ def _with_chain(pem: bytes, authorities: bytes) -> Iterator[str]:
 
 @contextmanager
 def _blaming(*files: Path) -> Iterator[None]:
-    """Add the files' names to errors: OpenSSL does not say which file it means."""
+    # OpenSSL does not say which file it means.
     try:
         for file in files:
             file.open("rb").close()

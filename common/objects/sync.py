@@ -113,8 +113,6 @@ class _State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A change that was sent and is not stored yet."""
-
     seq: int
     ref: Ref
     stamp: Stamp | None  # the object's new state; None for a drop
@@ -271,7 +269,6 @@ class Teller:
             self._consider(ref, stamp)
 
     def _consider(self, ref: Ref, stamp: Stamp | None) -> None:
-        """Put an object on the list of changes, or take it off; `stamp` is its present state."""
         known = self._told.get(ref)
         if stamp is None:
             self._untold.pop(ref, None)
@@ -282,7 +279,7 @@ class Teller:
             self._todo[ref] = stamp
 
     def _is_kept(self, ref: Ref) -> bool:
-        """Whether the learner keeps its object, because the truth cannot know its state now."""
+        # The learner keeps its object, because the truth cannot know its state now.
         known = self._told.get(ref)
         return known is not None and known.uid != "" and self._is_unknown(ref)
 
@@ -324,13 +321,13 @@ class Teller:
     def _flaw(self, item: Object) -> str:
         if not fits(item.ref, item.stamp):
             return "its name, uid or version is not one that Kubernetes allows"
-        size = len(encode(put(2**32, item)))
+        size = len(encode(put(2**32, item)))  # with a `seq` as long as any
         if size > self._max_message_bytes:
             return f"it has {size} bytes, and the peer takes {self._max_message_bytes}; raise its --max-message"
         return ""
 
     def _is_missed(self, ref: Ref) -> bool:
-        """Whether a learner in step would take this unsent object for deleted."""
+        # Whether a learner in step would take this unsent object for deleted.
         return ref.kind in MISSED_KINDS and ref not in self._told
 
     def _leave(self, ref: Ref, stamp: Stamp, why: str) -> None:
@@ -458,7 +455,7 @@ def _is_another(known: Stamp | None, stamp: Stamp) -> bool:
 
 
 def _least_size(said: Held | Put | Drop) -> int:
-    """The size of a received message that counts: never more than its encoded bytes."""
+    # Never more than the message's encoded bytes.
     ref = said.ref
     size = len(ref.kind) + len(ref.namespace) + len(ref.name) + len(said.uid)
     if isinstance(said, Put):

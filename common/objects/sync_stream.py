@@ -107,7 +107,7 @@ async def learn(stream: Stream, copy: Copy) -> None:
 
 
 class _Worker:
-    """Runs work in a task of its own while there is any. Once it has failed, it runs no more."""
+    # Runs work in a task of its own while there is any. Once it has failed, it runs no more.
 
     def __init__(self, tasks: Tasks, work: Callable[[], Awaitable[None]], *, name: str) -> None:
         self._tasks, self._work, self._name = tasks, work, name

@@ -58,7 +58,7 @@ class LineWriter(Generic[Line]):
         written = threading.Event()
         self._lines.put(written)
         self._hurry.set()
-        written.wait(FLUSH_S * self._thread.is_alive())
+        written.wait(FLUSH_S * self._thread.is_alive())  # not at all if nobody would set it
 
     def close(self) -> None:
         """End the thread once it has written everything, and wait for it as `flush` does."""
@@ -100,7 +100,7 @@ class LineWriter(Generic[Line]):
             self._told = lost
 
     def _put(self, text: str) -> None:
-        """Write to the file itself, past Python's buffer: a thread that hangs with its lock would hang the process."""
+        # To the file itself, past Python's buffer: a thread that hangs with its lock would hang the process.
         stream = self._stream
         if stream is None:
             raise ValueError("there is no stream")

@@ -85,7 +85,7 @@ def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO
 
 
 def _collect_less() -> None:
-    """Switch off facts that no line shows: that halves a record's cost (Python's logging how-to, "Optimization")."""
+    # No line shows these. That halves a record's cost (Python's logging how-to, "Optimization").
     logging._srcfile = None  # noqa: SLF001  # the documented switch
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     if hasattr(logging, "logAsyncioTasks"):  # from Python 3.12 on
@@ -236,7 +236,7 @@ def _text_in_json(text: str) -> str:
 
 
 def _encode_json(value: object) -> str:
-    """The JSON text, with escapes for characters that could steer a terminal, of which JSON allows some (U+009B)."""
+    # With escapes for characters that could steer a terminal, of which JSON allows some (U+009B).
     text = _encoder.encode(value)
     if text.isprintable():
         return text

@@ -30,10 +30,8 @@ class NoSuchPage(Exception):
 def ask_page(sock: Path, path: str, page: type[T], *, timeout_s: float) -> T:
     """Ask for a page, which is a dataclass or a list of one.
 
-    Raises:
-        NoSuchPage: the server answered with an error.
-        OSError: nobody answers there, or not the whole page; TimeoutError: not in time.
-        ValueError: the answer is not that page.
+    Raises NoSuchPage: the server answered with an error; OSError: nobody answers there, or not the whole page;
+    TimeoutError: not in time; ValueError: the answer is not that page.
     """
     give_up = time.monotonic() + timeout_s
     connection = _UnixConnection(sock, timeout_s)

@@ -110,7 +110,7 @@ class Pages:
         return body
 
     async def _send_list(self, writer: asyncio.StreamWriter, listing: Listing) -> None:
-        """Send a list as a chunked answer (RFC 9112, 7.1). A reader sees by its end that it is whole."""
+        # A chunked answer (RFC 9112, 7.1): a reader sees by its end that it is whole.
         async with self._paced():
             entries = iter(await listing())
         await _send(writer, _head(HTTPStatus.OK, "Transfer-Encoding: chunked"))
@@ -134,7 +134,7 @@ class Pages:
 
 
 async def _requested(reader: asyncio.StreamReader) -> str | None:
-    """The path of a `GET`, or empty for another method. None if the client is gone or slow, or its lines too long."""
+    # Empty for another method than GET; None if the client is gone or slow, or its lines too long.
     try:
         async with asyncio.timeout(_CLIENT_S):
             request = await reader.readline()

@@ -127,7 +127,7 @@ class Channel:
                 self._begin_dial()
 
     def _renew(self) -> None:
-        """Use the connection for no more calls; running ones go on."""
+        # Running calls go on.
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.retire()
@@ -171,7 +171,6 @@ class Channel:
                 dialled.turn_away(call)
 
     def _refusal(self) -> str:
-        """The reason why no dial may begin now; empty if one may."""
         if self._closed:
             return "the channel is closed"
         is_early = asyncio.get_running_loop().time() < self._retry_at_s

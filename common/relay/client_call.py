@@ -157,7 +157,6 @@ class ClientCall(Http2Stream):
             self._invalid(f"reset the stream (HTTP/2 error {error_name(code)})")
 
     def headers_received(self, fields: list[Header]) -> None:
-        """Take response headers or trailers."""
         connection = self.connection
         assert connection is not None
         if self.remote_ended:
@@ -244,7 +243,6 @@ class ClientCall(Http2Stream):
 
 
 def _not_grpc(http_status: bytes, content_type: bytes | None) -> str:
-    """The reason why response headers are not gRPC's; empty if they are."""
     if http_status != b"200":
         return f"answered with HTTP status {http_status[:20].decode('ascii', 'replace')}"
     if is_grpc(content_type):
@@ -284,8 +282,7 @@ class AwaitedCall(AnswerReceiver):
     async def __anext__(self) -> bytes:
         """The next message; the iteration ends with the driver's status.
 
-        Raises:
-            VendorConnectionError: the call has no status of the vendor.
+        Raises VendorConnectionError: the call has no status of the vendor.
         """
         while not self._messages:
             if isinstance(self._end, Status):
@@ -301,8 +298,7 @@ class AwaitedCall(AnswerReceiver):
     async def unary(self) -> tuple[Status, bytes | None]:
         """The whole answer of a call that has one message: the status, and the message if the status is OK.
 
-        Raises:
-            VendorConnectionError: the call has no status of the vendor's, or is OK without exactly one message.
+        Raises VendorConnectionError: the call has no status of the vendor's, or is OK without exactly one message.
         """
         if self._call is not None:
             self._call.took = None

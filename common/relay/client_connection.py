@@ -59,7 +59,6 @@ class ClientConnection(Connection[ClientCall]):
 
     @property
     def usable(self) -> bool:
-        """Whether new calls may go here."""
         return self.open and not self.retired
 
     def retire(self) -> None:
@@ -147,11 +146,8 @@ class ClientConnection(Connection[ClientCall]):
             call.believed(status)
 
     def _ping_if_due(self) -> None:
-        """Send a PING if a status waits for one and none is under way.
-
-        grpc-go's server counts pings without a frame of its own between them, and sends GOAWAY at the third (keepalive
-        enforcement).
-        """
+        # One at a time: grpc-go's server counts pings without a frame of its own between them, and sends GOAWAY at the
+        # third (keepalive enforcement).
         if self._is_leaving or not self.open:
             self._unproved()
         elif self._doubts and not self._pinged:

@@ -97,9 +97,7 @@ class Http2Stream:
     def join(self, part: bytes, limit_bytes: int) -> Iterator[bytes]:
         """Add a part of the messages that is not a whole one, and yield the messages that are whole now.
 
-        Raises:
-            MessageAboveLimit: a prefix announces more than the limit.
-            MessageCompressed: a message is compressed.
+        Raises MessageAboveLimit: a prefix announces more than the limit; MessageCompressed: a message is compressed.
         """
         buffer = self.buffer = self.buffer or bytearray()
         buffer += part
@@ -174,7 +172,6 @@ class Connection(asyncio.Protocol, Generic[Call]):
     # asyncio's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the preface, the settings and the connection's window."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         values: dict[int, int] = {
@@ -367,7 +364,6 @@ class Connection(asyncio.Protocol, Generic[Call]):
         self.flush()
 
     def _send_waiting(self) -> None:
-        """Send a frame of each waiting message in turn, until the windows or the socket are full."""
         unflushed = 0
         progress = True
         while progress and not self.paused:
@@ -423,7 +419,6 @@ class Connection(asyncio.Protocol, Generic[Call]):
         self._close_in_time()
 
     def _close_in_time(self) -> None:
-        """Close once the written bytes have left, or after `CLOSE_TIMEOUT_S`."""
         self.flush(at_once=True)
         if self.transport is not None:
             self.transport.close()
@@ -437,7 +432,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
     # Reading what is rare.
 
     def _read_preface(self, data: bytes) -> int:
-        """Check the preface's part at the start of `data`. Returns the size of that part."""
+        # Returns the size of the part of the preface with which `data` starts.
         got = min(len(data), len(self._preface))
         if data[:got] != self._preface[:got]:
             raise Http2Error(f"it began with {data[:24]!r}, not with the HTTP/2 preface")
@@ -445,7 +440,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         return got
 
     def _check_head(self, kind: int, flags: int, size: int, data: bytes) -> None:
-        """Check that the first frame is SETTINGS (section 3.4) and no frame is too large."""
+        # The first frame is SETTINGS (section 3.4), and no frame is too large.
         if not self._begun and (kind != frames.SETTINGS or flags & frames.ACK or size > FRAME_BYTES):
             raise Http2Error(f"it began with {data[:24]!r}, not with HTTP/2 settings")
         if size > FRAME_BYTES:
@@ -482,7 +477,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         return first_flags, bytes(block)
 
     def _rare_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """Take any other frame. Unknown kinds are ignored (section 4.1), and PRIORITY is (section 5.3.2)."""
+        # Unknown kinds are ignored (section 4.1), and PRIORITY is (section 5.3.2).
         if len(payload) != _SIZES.get(kind, len(payload)):
             text = f"it sent a frame of kind {kind} with {len(payload)} bytes"
             raise Http2Error(text, ErrorCode.FRAME_SIZE_ERROR)
@@ -538,7 +533,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
         self._send_waiting()
 
     def _apply_setting(self, key: int, value: int) -> None:
-        """Take one setting. This side uses neither the dynamic table nor larger frames."""
+        # This side uses neither the dynamic table nor larger frames.
         if key == Setting.INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW_BYTES:
                 raise Http2Error("its initial window is too large", ErrorCode.FLOW_CONTROL_ERROR)
@@ -568,7 +563,7 @@ class Connection(asyncio.Protocol, Generic[Call]):
 
 
 def _unpadded(data: bytes, start: int, stop: int) -> tuple[int, int]:
-    """Where a padded frame's payload is, without its padding (section 6.1)."""
+    # Without its padding (section 6.1).
     if start == stop or data[start] >= stop - start:
         raise Http2Error("it sent a frame whose padding is longer than the frame")
     return start + 1, stop - data[start]

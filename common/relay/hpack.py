@@ -63,7 +63,7 @@ def encode(headers: list[Header]) -> bytes:
 
 
 def _string(text: bytes) -> bytes:
-    """A string literal without Huffman coding (RFC 7541, 5.2); its length is an integer of 7 bits prefix (5.1)."""
+    # Without Huffman coding (RFC 7541, 5.2); its length is an integer of 7 bits prefix (5.1).
     size = len(text)
     if size < 127:
         return bytes((size,)) + text
@@ -80,18 +80,17 @@ class Decoder:
     """Decodes the header blocks of one direction, in their order."""
 
     def __init__(self, max_list_bytes: int) -> None:
+        # The fields of some blocks, not to be changed: look here before `decode`. A block that stores nothing in the
+        # dynamic table means the same until another block stores something. An answer's usual headers and trailers are
+        # such, so they are decoded once.
         self.known: dict[bytes, list[Header]] = {}
-        """The fields of some blocks, not to be changed: look here before `decode`. A block that stores nothing in the
-        dynamic table means the same until another block stores something. An answer's usual headers and trailers are
-        such, so they are decoded once."""
         self._decoder = _RustDecoder(max_list_bytes)
         self._max_list_bytes = max_list_bytes
 
     def decode(self, block: bytes) -> list[Header]:
         """The fields of a block.
 
-        Raises:
-            Http2Error: the block is broken or too large. The connection cannot go on, because the table is lost.
+        Raises Http2Error: the block is broken or too large. The connection cannot go on, because the table is lost.
         """
         try:
             fields = list(map(_NAME_AND_VALUE, self._decoder.decode(block, raw=True)))

@@ -140,6 +140,9 @@ def made_by_library(status: Status) -> bool:
     return status.message.startswith(_LIBRARY_TEXTS.get(status.code, ()))
 
 
+# The beginnings of the libraries' texts, by code. Some statuses are the driver's although a library words them, and are
+# not listed: grpcio's "Exception calling application: …", C++'s "Unexpected error in RPC handling", and UNIMPLEMENTED
+# for a method that the driver lacks.
 _LIBRARY_TEXTS: dict[int, tuple[str, ...]] = {
     Code.RESOURCE_EXHAUSTED: (
         # grpc-go: server.go, rpc_util.go, stream.go
@@ -198,8 +201,3 @@ _LIBRARY_TEXTS: dict[int, tuple[str, ...]] = {
         "Error, encoded message length too large",
     ),
 }
-"""The beginnings of the libraries' texts, by code.
-
-Some statuses are the driver's although a library words them, and are not listed: grpcio's "Exception calling
-application: …", C++'s "Unexpected error in RPC handling", and UNIMPLEMENTED for a method that the driver lacks.
-"""

@@ -102,7 +102,6 @@ class ServerConnection(Connection[ServerCall]):
     # Calls.
 
     def stream_opened(self, stream_id: int, fields: list[Header], *, ended: bool) -> None:
-        """Take the headers of a new request."""
         if stream_id <= self.highest_id:
             return
         self.highest_id = stream_id
@@ -241,7 +240,6 @@ class Server:
     # For the connections.
 
     def connection_opened(self, connection: ServerConnection) -> None:
-        """Add a client's connection, or close it if there are too many."""
         self.connections.add(connection)
         self._no_connections.clear()
         if len(self.connections) > self.settings.max_connections:

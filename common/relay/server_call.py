@@ -67,7 +67,6 @@ class ServerCall(Http2Stream):
     callee: Callee | None = None  # None once the call is finished, so that no cycle of references keeps its messages
 
     def __init__(self, connection: "ServerConnection", stream_id: int) -> None:
-        """A call of which no field of its headers has been read."""
         self.connection = connection
         self.stream_id = stream_id
         self.send_window = connection.peer_window
@@ -116,11 +115,8 @@ class ServerCall(Http2Stream):
     async def send(self, message: bytes) -> None:
         """Send one message of the answer. Returns when the socket has taken it: a slow caller slows the sender.
 
-        If it is cancelled, the rest of the message still leaves before a status.
-
-        Raises:
-            PeerGone: the caller cancelled, or its connection ended.
-            RuntimeError: the call is finished (the callee's mistake).
+        If it is cancelled, the rest of the message still leaves before a status. Raises PeerGone: the caller cancelled,
+        or its connection ended; RuntimeError: the call is finished (the callee's mistake).
         """
         if self.finished:
             raise RuntimeError(f"{self.method}: a message was sent after the status")
@@ -204,7 +200,7 @@ class ServerCall(Http2Stream):
             self._join(data[start:stop])
 
     def _join(self, part: bytes) -> None:
-        """Take a part of a request that did not come in one frame. The message limit bounds it, not the window."""
+        # A part of a request that did not come in one frame. The message limit bounds it, not the window.
         self.connection.give_back(self)
         limit_bytes = self.connection.settings.max_message_bytes
         try:
@@ -244,7 +240,6 @@ class ServerCall(Http2Stream):
             connection.reset(self.stream_id, ErrorCode.NO_ERROR)
 
     def was_reset(self, _code: int) -> None:
-        """The caller does not want the answer any more."""
         self.connection.drop_outgoing(self.stream_id)
         self.cancel(CancelReason.CALLER_CANCELLED)
 

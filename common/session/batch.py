@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class _Batch(threading.local):  # each thread may have an event loop of its own
-    """The batch of the running callback. Without one, `writers` is None, and writers write at once."""
+    # The batch of the running callback. Without one, `writers` is None, and writers write at once.
 
     writers: list[Callable[[], None]] | None = None
 

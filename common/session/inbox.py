@@ -30,10 +30,8 @@ class Inbox:
     def take(self, stream: StreamBooks, left: int, payload: bytes) -> bytes | None:
         """Take a chunk, after which `left` bytes of its message follow in later ones.
 
-        Returns the whole message with its last chunk, unless the stream is over.
-
-        Raises:
-            RemoteProtocolError: the chunk is not the next one of its message, or no credit covers it.
+        Returns the whole message with its last chunk, unless the stream is over. Raises RemoteProtocolError: the chunk
+        is not the next one of its message, or no credit covers it.
         """
         size = len(payload)
         if stream.parts is None:

@@ -117,7 +117,6 @@ class Outbox:
         return data
 
     def grant(self, amount: int) -> None:
-        """Add credit that the peer gave back for all streams together."""
         self.credit += amount
         starved, self.starved = self.starved, {}
         for stream in starved.values():
@@ -154,7 +153,7 @@ class Outbox:
         return out[0] if len(out) == 1 else b"".join(out)
 
     def _take_control(self, out: list[bytes]) -> int:
-        """Take the waiting control frames, up to about a chunk. Returns their size."""
+        # Take the waiting control frames, up to about a chunk. Returns their size.
         size, count = self.control_bytes, len(self.control)
         if size > self._chunk_bytes:
             size = count = 0
@@ -209,7 +208,7 @@ class Outbox:
         return waiting[0]
 
     def _take_turn(self, stream: StreamBooks, out: list[bytes], room: int) -> int:
-        """Send the stream's open, one chunk and its end, if `room` allows. Returns the bytes added."""
+        # Send the stream's open, one chunk and its end, if `room` allows. Returns the bytes added.
         before = len(out)
         size = self._send_older_opens(stream.id, out, room) if stream.id in self.unopened else 0
         piece = min(len(stream.queue[0]) - stream.offset, self._chunk_bytes) if stream.queue else 0
@@ -236,10 +235,7 @@ class Outbox:
         return sum(map(len, out[before:]))
 
     def _send_older_opens(self, stream_id: int, out: list[bytes], room: int) -> int:
-        """Send the waiting opens of all streams before this one: on the wire, ids only grow.
-
-        Returns the bytes added; more than `room` if there was no room for all.
-        """
+        # On the wire, ids only grow. Returns the bytes added; more than `room` if there was no room for all.
         size = 0
         while (older := next(iter(self.unopened))) != stream_id:
             if size > room:
@@ -267,7 +263,6 @@ class Outbox:
         return encode_chunk(stream.id, left, message if is_whole else memoryview(message)[offset : offset + size])
 
     def _cover(self, stream: StreamBooks) -> bool:
-        """Take the credit for the whole first message. If there is too little, let the stream wait for credit."""
         cost = len(stream.queue[0]) + MESSAGE_OVERHEAD_BYTES
         if stream.credit <= 0:
             return False

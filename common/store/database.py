@@ -141,10 +141,8 @@ def _bound_cache(connection: sqlite3.Connection) -> None:
 
 
 def _peek_version(path: Path) -> int:
-    """The version of a file, read without a change to the file or its journal; 0 if it cannot be read so.
-
-    A commit that is only in the journal counts: the newer program may have been killed after its migration.
-    """
+    # A commit that is only in the journal counts: the newer program may have been killed after its migration. The
+    # version is 0 if it cannot be read without a change to the file or its journal.
     journal = Path(f"{path}-wal")
     how = "ro" if journal.exists() and journal.stat().st_size else "ro&immutable=1"
     try:
