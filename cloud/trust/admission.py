@@ -99,6 +99,7 @@ def certified(peer: Peer) -> str:
 
 
 def _check_text(role: Role, what: str, text: str, *, needed: bool) -> None:
+    # It goes into lines of the log, which no peer may break.
     if len(text) > LONGEST_NAME_CHARS or not text.isprintable() or (needed and not text):
         raise HandshakeRefused(Reason.NAME, f"the {role} gave no usable {what} ({len(text)} characters)")
 

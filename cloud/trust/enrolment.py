@@ -83,7 +83,7 @@ class Enrolment:
     ) -> None:
         """`terms` is an answer without a certificate. `knows` returns whether the hub knows a node of this name.
 
-        `turned_away` hears of each refused peer of the join listener (`common.links.listener.OnFailed`).
+        `turned_away` gets each refused peer of the join listener, as `LinkHandler.failed`.
         """
         self._tokens, self._generations, self._denials = trust.tokens, trust.generations, trust.denials
         self._signer, self._terms = signer, terms

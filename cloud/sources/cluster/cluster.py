@@ -155,7 +155,7 @@ def _identify(kind: str, body: Mapping[str, Any]) -> Ref:
 
 
 class _Copy:
-    """One kind of a cluster's objects (`reflector.Copy`)."""
+    """One kind of a cluster's objects (`reflector.KindCache`)."""
 
     def __init__(self, kind: str, cluster: Cluster) -> None:
         self._kind, self._cluster = kind, cluster
