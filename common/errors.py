@@ -127,12 +127,18 @@ class LinkLost(CallError):
 
 
 class MessageTooLarge(CallError):
-    """A CSI message is larger than this process carries (`--max-message`)."""
+    """A message or name is too large for this side or its peer."""
 
     def __init__(
-        self, size: int, limit: int, what: str, remedy: str = "raise --max-message on hub, driver and agent"
+        self,
+        size: int,
+        limit: int,
+        noun: str,
+        remedy: str = "raise --max-message on hub, driver and agent",
+        *,
+        unit: str = "bytes",
     ) -> None:
-        super().__init__(f"{what} of {size} bytes is larger than the limit of {limit} bytes; {remedy}")
+        super().__init__(f"{noun} of {size} {unit} is larger than the limit of {limit} {unit}; {remedy}")
 
 
 class Overloaded(CallError):

@@ -218,7 +218,7 @@ class Call(Account, Receiver):
             raise visit.not_sent(error) from error
         self._visit, self._number = visit, number
         visit.calls[self.driver] += 1
-        if self._request_credit >= 0 and not visit.link.unsent(number):  # else `writable` follows
+        if self._request_credit >= 0 and not visit.link.watch_unsent(number):  # else `writable` follows
             credit, self._request_credit = self._request_credit, -1
             self._link.consumed(self._frame.stream, credit)
 
@@ -322,10 +322,10 @@ class Call(Account, Receiver):
         """Give back the credit of sent bytes: of the request to the caller, of the answer so far to the node."""
         visit = self._visit
         # else `writable` follows
-        if self._request_credit >= 0 and (visit is None or not visit.link.unsent(self._number)):
+        if self._request_credit >= 0 and (visit is None or not visit.link.watch_unsent(self._number)):
             credit, self._request_credit = self._request_credit, -1
             self._link.consumed(self._frame.stream, credit)
-        if self._unreturned_sizes and visit is not None and not self._link.unsent(self._frame.stream):
+        if self._unreturned_sizes and visit is not None and not self._link.watch_unsent(self._frame.stream):
             for size in self._unreturned_sizes:
                 visit.link.consumed(self._number, size)
             self._unreturned_sizes.clear()

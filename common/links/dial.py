@@ -8,7 +8,7 @@ from common.links.transport import WebSocket
 from common.messages import Hello
 from common.net.endpoint import Endpoint
 from common.net.proxy import Proxy, through
-from common.net.tcp import RawTcp, connect, in_words, queue_little
+from common.net.tcp import RawTcp, connect, describe_error, limit_write_buffer
 from common.session.limits import Limits
 from common.session.link import Link, LinkHandler, Side
 
@@ -24,8 +24,10 @@ async def dial(
 ) -> Link:
     """Make one link. All steps together may take `limits.hello_timeout_s`. `proxy` is for `wss://` alone.
 
-    Raises DialError: nobody answers there, the proxy refuses, or the peer is no hub; HandshakeRefused: the hub refused
-    our hello.
+    Cancelling it closes the connection.
+
+    Raises DialError: no process answers there, the proxy refuses, or the peer is no hub; HandshakeRefused: the hub
+    refused our hello.
     """
     try:
         async with asyncio.timeout(limits.hello_timeout_s):
@@ -40,8 +42,9 @@ async def dial(
             return link
     except TimeoutError:
         raise DialError(str(endpoint), f"no answer within {limits.hello_timeout_s:g} s") from None
-    except (OSError, UnicodeError) as error:  # a TLS error is an OSError; a UnicodeError: the name cannot be a host's
-        raise DialError(str(endpoint), in_words(error)) from error
+    # `ssl.SSLError` is an OSError. The idna codec raises UnicodeError for a name that no host can have.
+    except (OSError, UnicodeError) as error:
+        raise DialError(str(endpoint), describe_error(error)) from error
 
 
 async def _connect(
@@ -51,12 +54,13 @@ async def _connect(
         await asyncio.get_running_loop().create_unix_connection(lambda: websocket, str(endpoint.path))
         return
     raw = await through(proxy, endpoint, limits) if endpoint.tls else None
-    if raw is None:  # not the WebSocket itself: each connection that is begun needs a protocol of its own
+    if raw is None:
+        # Each attempt of `connect` needs a new protocol, and there is one WebSocket.
         _, raw = await connect(RawTcp, endpoint.host, endpoint.port, limit_s=limits.hello_timeout_s)
     if not endpoint.tls:
         raw.hand_over(websocket)
         return
     assert tls is not None
-    queue_little(raw.transport)
+    limit_write_buffer(raw.transport)
     secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
-    websocket.connection_made(secure)  # start_tls() leaves that to its caller
+    websocket.connection_made(secure)  # start_tls() leaves this call to its caller

@@ -24,7 +24,7 @@ from common.errors import HandshakeRefused, SettingsError
 from common.links.handshakes import Handshakes, group_of
 from common.links.transport import WebSocket, WebSocketOwner
 from common.messages import Reason
-from common.net.tcp import LINGER_S, RawTcp, in_words, queue_little, tune
+from common.net.tcp import LINGER_S, RawTcp, describe_error, limit_write_buffer, tune
 from common.observe.logs import of_peer
 from common.pages.server import Pages
 from common.parsers import HostPort
@@ -226,7 +226,7 @@ class _Accepted(WebSocketOwner):
 
     async def _handshake(self, raw: RawTcp) -> None:
         assert self.listener.tls is not None
-        queue_little(raw.transport)
+        limit_write_buffer(raw.transport)
         left_s = self.began + self.listener.side.limits.hello_timeout_s - asyncio.get_running_loop().time()
         websocket = self._make_websocket()
         try:
@@ -235,10 +235,10 @@ class _Accepted(WebSocketOwner):
         except OSError as error:  # SSLError and a lost connection are both OSErrors
             self._leave()
             if isinstance(error, ConnectionResetError):  # a client that connects and leaves is a health check
-                log.debug("the TLS handshake with %s failed: %s", self.address, in_words(error))
+                log.debug("the TLS handshake with %s failed: %s", self.address, describe_error(error))
             else:
                 too_slow = isinstance(error, ConnectionAbortedError)
-                self._tls_failed(in_words(error), Reason.HELLO_TIMEOUT if too_slow else Reason.CERTIFICATE)
+                self._tls_failed(describe_error(error), Reason.HELLO_TIMEOUT if too_slow else Reason.CERTIFICATE)
         except asyncio.CancelledError:
             self._leave()
             raise
@@ -325,4 +325,4 @@ def listen_tcp(address: HostPort, *, flag: str = "--listen") -> socket.socket:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
     except (OSError, UnicodeError) as error:  # a UnicodeError: the name cannot be a host's
-        raise SettingsError(flag, str(address), f"cannot listen there: {in_words(error)}") from error
+        raise SettingsError(flag, str(address), f"cannot listen there: {describe_error(error)}") from error

@@ -37,7 +37,7 @@ from common.links.websocket_frames import FrameReader, frame
 from common.net.endpoint import Endpoint
 from common.net.peer import Peer
 from common.net.sockets import peer_credentials
-from common.net.tcp import LINGER_S, in_words, queue_little, tune
+from common.net.tcp import LINGER_S, describe_error, limit_write_buffer, tune
 from common.parsers import HostPort
 from common.session import batch
 from common.session.limits import Limits
@@ -138,7 +138,7 @@ class WebSocket(asyncio.Protocol):
             return
         self._transport = cast("asyncio.Transport", transport)
         self._made_at = time.monotonic()
-        queue_little(transport)
+        limit_write_buffer(transport)
         if self._is_client:
             tune(transport.get_extra_info("socket"), self._side.limits)
         self._owner.made(self)
@@ -180,7 +180,7 @@ class WebSocket(asyncio.Protocol):
             self._read_core()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        why = self._reason or (in_words(exc) if exc else "the peer closed the connection")
+        why = self._reason or (describe_error(exc) if exc else "the peer closed the connection")
         self._transport = None
         self._ended, self.is_free = True, False
         if self._timer is not None:
@@ -329,7 +329,7 @@ class WebSocket(asyncio.Protocol):
 
     def _check_that_it_reads(self) -> None:
         if self._transport is not None and self._transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
-            self.abort("it asks for answers and does not read them")
+            self.abort("the peer asks for answers and does not read them")
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.BINARY and frame.fin and self._link is not None:

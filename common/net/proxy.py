@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from common.errors import DialError
 from common.net.endpoint import Endpoint, is_loopback
-from common.net.tcp import RawTcp, connect, in_words
+from common.net.tcp import RawTcp, connect, describe_error
 from common.parsers import HostPort
 from common.session.limits import Limits
 
@@ -109,7 +109,7 @@ async def through(proxy: Proxy | None, endpoint: Endpoint, limits: Limits) -> Ra
             case TimeoutError():
                 why = f"the proxy {proxy} has made no connection within {limit_s:g} s"
             case OSError() | UnicodeError():
-                why = f"the proxy {proxy} cannot be reached: {in_words(error)}"
+                why = f"the proxy {proxy} cannot be reached: {describe_error(error)}"
             case _:
                 raise
         raise DialError(str(endpoint), why) from error

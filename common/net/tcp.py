@@ -211,16 +211,16 @@ def tune(sock: socket.socket | None, limits: Limits) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.chunk_bytes // _NOTSENT_PART)
 
 
-def queue_little(transport: asyncio.BaseTransport) -> None:
+def limit_write_buffer(transport: asyncio.BaseTransport) -> None:
     """Let a transport hold the rest of one message at most."""
     cast("asyncio.Transport", transport).set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return _tls_in_words(error)
+        return _describe_tls_error(error)
     if isinstance(error, OSError) and error.errno:
         return f"{errno.errorcode.get(error.errno, '')} {error.strerror}".strip()
     if isinstance(error, UnicodeError):  # from the idna codec, whose text differs between Python versions
@@ -228,7 +228,7 @@ def in_words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _tls_in_words(error: ssl.SSLError) -> str:
+def _describe_tls_error(error: ssl.SSLError) -> str:
     reason = error.reason or str(error)
     alert = reason.partition("_ALERT_")[2].lower().replace("_", " ")
     if alert in _REFUSED_ALERTS:

@@ -160,7 +160,7 @@ class Stream(Receiver):
         For one sender at a time. Cancelling leaves the message unsent. Raises MessageTooLarge: the peer does not accept
         it.
         """
-        while self.link.unsent(self.id):
+        while self.link.watch_unsent(self.id):
             self._writable = self.link.loop.create_future()
             try:
                 await self._writable

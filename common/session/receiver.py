@@ -32,7 +32,7 @@ class Receiver:
         """An accepted stream is over for both sides. `delivered`: the answer reached the caller."""
 
     def writable(self) -> None:
-        """Every message that was given to `send` has left. Told once after `Link.unsent` has found some."""
+        """Every message that was given to `send` has left. Called once after `Link.watch_unsent` has found some."""
 
 
 NOBODY = Receiver()  # the receiver of an accepted stream until the application has given one

@@ -17,19 +17,19 @@ The life of a session:
 The life of a stream is the same for a CSI call, a report and a watch. Its frames become calls of its receivers:
 
     opener                                    acceptor
-      Open ──────────────────────────────────▶ opened         a CSI call is told when its request is whole
-      Chunk… (messages) ─────────────────────▶ took…         the first message may be in the Open, whole
-      took… ◀───────────────────────── Chunk… (messages)     the last one in the End
+      Open ──────────────────────────────────▶ opened         of a CSI call: `on_call`, when the request is complete
+      Chunk… (messages) ─────────────────────▶ took…         the Open may carry the whole first message
+      took… ◀───────────────────────── Chunk… (messages)     the End may carry the whole last message
       ended ◀─────────────────────────────── End            exactly one
       Ack ───────────────────────────────────▶ released       exactly one, after the End
 
-* The opener may `Cancel`. The acceptor still answers with its `End`: no chunk follows it, so that both sides count the
-  same credit.
+* The opener may `Cancel`. The acceptor still answers with its `End`. No chunk follows the `End`, so both sides agree on
+  the credit.
 * For the opener a stream ends once: `ended` with the acceptor's status, or `failed` with `CallTimeout` or
   `TunnelClosed`. A stream never outlives its session, and a session never uses an id twice. So no answer can reach
   another call.
-* For the acceptor a stream also ends once: `released(delivered)`. Before that, `left` may tell it that the opener no
-  longer waits. The session then drops further messages and the end.
+* For the acceptor a stream also ends once: `released(delivered)`. Before that, `left` may report that the opener has
+  stopped waiting. The session then drops further messages and the end.
 * `TunnelClosed.sent` is False only if the acceptor surely has not served the stream: the transport got no frame of it,
   or the peer's goodbye says that the peer has not seen it.
 
@@ -37,17 +37,17 @@ The session calls the application and receivers at once, in the order of the fra
 
 * They may call any session: open, use and end streams, say goodbye. So the session updates its state before each call,
   and checks it again after.
-* If one raises, the session ends with `Reason.FAILED`. All others are still told of the end. A `RemoteProtocolError`
-  ends it with `Reason.PROTOCOL_ERROR`: the peer broke a rule of the stream.
+* If one raises, the session ends with `Reason.FAILED`. All other receivers still hear of the end. A
+  `RemoteProtocolError` ends it with `Reason.PROTOCOL_ERROR`: the peer broke a rule of the stream.
 * They must not call `receive`, `tick` or `to_send`.
 
-Sending: mostly nothing waits and the socket has room. Then `start` and `end` write their frame at once, with the whole
-message in it. Otherwise it waits in `common.session.outbox`, and the transport pulls one WebSocket message after the
-other with `to_send()` when the socket has room.
+Sending: usually no frame waits and the socket has room. Then `start` and `end` write their frame at once, with the
+whole message in it. Otherwise the frame waits in `common.session.outbox`, and the transport pulls one WebSocket message
+after the other with `to_send()` when the socket has room.
 
 Credit is the number of bytes that a side may still send, per stream and for the session. A message takes credit, and
 the receiver gives it back when its application has consumed the message. So a peer can make this side hold at most the
-session window; of one stream, its window and one message.
+session window, and of one stream at most its window and one message.
 """
 
 # ruff: noqa: SLF001  # the table of frames stands below the class, and names its methods
@@ -97,12 +97,24 @@ _MAX_NAME_CHARS = 1_024
 # The most bytes of waiting control frames: a peer that asks for answers and reads none could fill the memory with them.
 _MAX_CONTROL_BYTES = 1_048_576
 
-
-# The rate below which a message under way is no sign of life: a thirtieth of 64 kbit/s, for links that often stall.
+# A peer that sends a message more slowly than this counts as silent: a thirtieth of 64 kbit/s, for links that often
+# stall.
 _SLOWEST_BYTES_S = 256
 
-
-_NOT_GREETED = Hello(0, 0, "", "", "", 0, "", (), 0, 0, 0, 0)
+_NOT_GREETED = Hello(
+    version=0,
+    oldest=0,
+    role="",
+    name="",
+    instance="",
+    boot=0,
+    software="",
+    features=(),
+    max_message_bytes=0,
+    stream_window_bytes=0,
+    session_window_bytes=0,
+    max_streams=0,
+)
 
 
 class SessionState(Enum):
@@ -117,8 +129,8 @@ class SessionState(Enum):
 class Session:
     """One side's state of a connection, by the rules in the module's docstring.
 
-    `start` and `end` write when nothing waits; what waits comes out of `to_send()`. After `on_closed`, the session
-    ignores all input and sends at most its goodbye.
+    `start` and `end` write at once if no frame waits; otherwise `to_send()` returns the frame later. After `on_closed`,
+    the session ignores all input and sends at most its goodbye.
     """
 
     __slots__ = (
@@ -153,7 +165,8 @@ class Session:
         self.peer = _NOT_GREETED  # the peer's hello; an empty one before it has come
         self.armed_at = math.inf  # when the loop calls `tick()` next
         self.said_goodbye = False  # whether this side ended the session with a goodbye, which `to_send()` returns last
-        # Asked right before bytes leave, because messages may have waited; None: bytes may always leave.
+        # Returns whether bytes may leave now; asked right before each send, because a message may have waited. None:
+        # bytes may always leave.
         self.may_send: Callable[[], bool] | None = None
         self._enter(SessionState.GREETING)
         self._clock = clock
@@ -180,15 +193,15 @@ class Session:
         if dialler:
             self._outbox.put(self.hello)
 
-    # ---- what the application adds -----------------------------------------------------------------------------------
+    # ---- methods of the application ----------------------------------------------------------------------------------
 
     def rearm(self) -> None:
-        """The next tick may be earlier than before."""
+        """Called when `next_tick()` may have become earlier."""
 
     def on_hello(self) -> None:
-        """The peer's hello came: `peer`. An acceptor calls `accept()` or `goodbye()`; a dialler is welcome.
+        """The peer's hello came: `peer`. An acceptor calls `accept()` or `goodbye()`; on a dialler the session is open.
 
-        A dialler hears it again when the acceptor, a standby so far, begins to lead.
+        It is called again on a dialler when the acceptor, a standby so far, begins to lead.
         """
         raise NotImplementedError
 
@@ -197,11 +210,11 @@ class Session:
         raise NotImplementedError
 
     def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Receiver:
-        """The peer made a CSI call (`Kind.CALL`), and its request is whole. Returns the receiver of the rest."""
+        """The peer made a CSI call (`Kind.CALL`), and its request is complete. Returns its receiver."""
         raise NotImplementedError
 
     def on_ping(self, ping_id: int) -> None:
-        """The peer's lease needs a pong of this id: call `pong`, now or later."""
+        """The peer asks for a pong to renew its lease: call `pong` with the id, now or later."""
         self.pong(ping_id)
 
     def on_drain(self, message: str) -> None:
@@ -247,12 +260,13 @@ class Session:
     ) -> int:
         """Open a stream, with a first message if there is one, and return its id.
 
-        The receiver hears nothing before this returns. `timeout_s` is the caller's remaining time, which the `Open`
-        tells the peer. `is_unary`: the answer has one message, which `Receiver.ended` tells.
+        The session calls no method of the receiver before this returns. The `Open` tells the peer `timeout_s`, the
+        caller's remaining time. `is_unary`: the answer has one message, which `Receiver.ended` gets.
 
         If it raises, nothing was sent. TunnelClosed: the session is not open; MessageTooLarge: the peer does not accept
         the message, or a name; Overloaded: the peer accepts no more streams at once.
         """
+        # Refuse before anything changes.
         peer = self.peer
         if self.state is not SessionState.OPEN:
             raise TunnelClosed(sent=False, why="it is not open")
@@ -260,12 +274,20 @@ class Session:
             raise TunnelClosed(sent=False, why="the peer is shutting down")
         if self._draining is not None:
             raise TunnelClosed(sent=False, why="this side is shutting down")
-        if (size := max(len(subject), len(method), len(node), len(call))) > _MAX_NAME_CHARS:
-            raise MessageTooLarge(size, _MAX_NAME_CHARS, "the name of a method, driver or node", "CSI's are shorter")
+        longest_chars = max(len(subject), len(method), len(node), len(call))
+        if longest_chars > _MAX_NAME_CHARS:
+            raise MessageTooLarge(
+                longest_chars,
+                _MAX_NAME_CHARS,
+                "the name of a method, driver or node",
+                "shorten the name",
+                unit="characters",
+            )
         if self._mine_open >= peer.max_streams:
             raise Overloaded(peer.role, peer.max_streams, "--max-calls")
         if message is not None and len(message) > peer.max_message_bytes:
             raise MessageTooLarge(len(message), peer.max_message_bytes, "a CSI message")
+        # Book the stream.
         stream_id = self._next_stream
         self._next_stream += 2
         stream = StreamBooks(
@@ -279,13 +301,15 @@ class Session:
         stream.is_unary = is_unary
         self._streams[stream_id] = stream
         self._mine_open += 1
-        timeout_ms = 0
+        # Set the deadline.
+        timeout_ms = 0  # 0 on the wire means no deadline
         if timeout_s is not None:
             timeout_ms = max(1, round(timeout_s * 1000))
             deadline = self._clock() + timeout_s
             self._deadlines.add(deadline, stream_id, self._streams)
             if deadline < self.armed_at:
                 self.rearm()
+        # Write now, or queue.
         heading = stream_id, kind, priority, subject, method, node, call, timeout_ms, epoch
         if message is not None and self._outbox.may_leave(stream, message, self.may_send):
             self._write(encode_open(heading, message))
@@ -308,8 +332,11 @@ class Session:
         stream.queue.append(payload)
         self._outbox.schedule(stream)
 
-    def unsent(self, stream_id: int) -> int:
-        """How many messages of the stream wait for the transport. If any, asking makes `Receiver.writable` follow."""
+    def watch_unsent(self, stream_id: int) -> int:
+        """Returns the number of waiting messages of the stream.
+
+        If there are any, `Receiver.writable` is called when they have left.
+        """
         stream = self._streams.get(stream_id)
         if stream is None:
             return 0
@@ -387,7 +414,7 @@ class Session:
 
     def goodbye(self, reason: str, message: str) -> None:
         """End the session with a `Goodbye`, after the waiting control frames, which may contain the last acks."""
-        self._close(reason, message, say=True, after_control=True)
+        self._close(reason, message, send_goodbye=True, after_control=True)
 
     @property
     def open_streams(self) -> int:
@@ -413,26 +440,27 @@ class Session:
                 self._hello_pending = False
                 self.on_hello()
         except RemoteProtocolError as error:
-            self._close(Reason.PROTOCOL_ERROR, str(error), say=True)
+            self._close(Reason.PROTOCOL_ERROR, str(error), send_goodbye=True)
         except Exception as fault:  # noqa: BLE001  # the application and receivers may raise anything
             self.fail(fault)
 
     def heard(self, now: float, size: int) -> None:
         """Note that `size` bytes came in, before it is clear whether they end a message.
 
-        Inside a message a peer has to send `_SLOWEST_BYTES_S`. From the message's first byte on, each byte is a sign of
-        life for its part of a second only.
+        Of an unfinished message, n bytes count as n / `_SLOWEST_BYTES_S` seconds of life since its first byte.
         """
         if not self._partial_bytes:
             self._partial_since = now
         self._partial_bytes += size
-        self._last_heard = max(self._last_heard, min(now, self._partial_since + self._partial_bytes / _SLOWEST_BYTES_S))
+        alive_until = self._partial_since + self._partial_bytes / _SLOWEST_BYTES_S
+        self._last_heard = max(self._last_heard, min(now, alive_until))
         if now < self._last_heard + self._limits.keepalive_s:
             self._pinged = False
 
     def silent_since(self, now: float) -> float | None:
         """When the peer was last heard, if it has not answered a ping for half the keepalive interval; else None."""
-        return self._last_heard if self._pinged and now >= self._last_heard + 1.5 * self._limits.keepalive_s else None
+        is_silent = self._pinged and now >= self._last_heard + 1.5 * self._limits.keepalive_s
+        return self._last_heard if is_silent else None
 
     def lost(self, message: str) -> None:
         self._close(Reason.LINK_LOST, message)
@@ -453,8 +481,8 @@ class Session:
             return
         if self.state is not SessionState.OPEN:
             if now >= self._hello_deadline:
-                what = "hello" if self.state is SessionState.GREETING else "answer to the hello"
-                self.goodbye(Reason.HELLO_TIMEOUT, f"no {what} within {self._limits.hello_timeout_s:g} s")
+                missing = "hello" if self.state is SessionState.GREETING else "answer to the hello"
+                self.goodbye(Reason.HELLO_TIMEOUT, f"no {missing} within {self._limits.hello_timeout_s:g} s")
             return
         for stream_id in self._deadlines.passed(now):
             self._expire(stream_id)
@@ -475,7 +503,7 @@ class Session:
             return b""
         data = self._outbox.next_message()
         for stream in self._outbox.emptied:
-            if stream.id in self._streams and not stream.is_abandoned:  # an earlier one may have ended it
+            if stream.id in self._streams and not stream.is_abandoned:  # an earlier receiver may have ended the stream
                 self._call_safely(stream.receiver.writable)
         self._outbox.emptied.clear()
         return data
@@ -483,7 +511,8 @@ class Session:
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
     def _on_hello(self, *fields: Any) -> None:
-        mine, peer = self.hello, Hello(*fields)
+        mine = self.hello
+        peer = Hello(*fields)
         if self.state is SessionState.OPEN:
             self._on_lead(peer)
             return
@@ -512,8 +541,8 @@ class Session:
         self.peer = hello
         self.on_hello()
 
-    def _on_goodbye(self, reason: str, message: str, served: int) -> None:
-        self._close(reason, message, served=served)
+    def _on_goodbye(self, reason: str, message: str, last_served_id: int) -> None:
+        self._close(reason, message, last_served_id=last_served_id)
 
     def _on_drain(self, message: str) -> None:
         if self._peer_draining:
@@ -529,7 +558,7 @@ class Session:
             self._answer(Pong(ping_id))
 
     def _on_pong(self, ping_id: int) -> None:
-        # A pong of the keepalive has nothing to tell: `receive` has noted the time.
+        # A pong of the keepalive needs no callback: `receive` has noted the time.
         awaited = self._awaited_pong
         if awaited is not None and awaited[0] == ping_id:
             self._awaited_pong = None
@@ -539,7 +568,7 @@ class Session:
         """Nothing to do: an older peer skipped a frame. No side relies on a frame that the peer may not know."""
 
     def _on_other(self, frame_type: int) -> None:
-        if self.state is SessionState.CLOSED:  # an earlier frame of the same message ended it, or a receiver did
+        if self.state is SessionState.CLOSED:  # an earlier frame of this message, or a receiver, ended it
             return
         if frame_type in TYPES:
             raise RemoteProtocolError(f"a {TYPES[frame_type].__name__} frame in state {self.state.name}")
@@ -590,23 +619,26 @@ class Session:
         else:
             stream.receiver.took(message)
 
-    def _on_chunk(self, stream_id: int, left: int, payload: bytes) -> None:
+    def _on_chunk(self, stream_id: int, remaining_bytes: int, payload: bytes) -> None:
         stream = self._known(stream_id, "Chunk")
         if stream.mine and stream.answered:
             raise RemoteProtocolError("Chunk: after the end of its stream")
-        message = self._inbox.take(stream, left, payload)
+        message = self._inbox.take(stream, remaining_bytes, payload)
         if message is None:
             return
         if not stream.is_unary:
             stream.receiver.took(message)
         elif stream.mine:
-            former, stream.last = stream.last, message
+            # Hold the newest message back: if it is the last one, `ended` carries it.
+            former = stream.last
+            stream.last = message
             if former is not None:
                 stream.receiver.took(former)
         elif stream.asked is None:
             raise RemoteProtocolError("Chunk: a call has one request")
         else:
-            (frame, deadline), stream.asked = stream.asked, None
+            frame, deadline = stream.asked
+            stream.asked = None
             stream.receiver = self.on_call(frame, deadline, message)
             if stream_id not in self._streams:  # the callback ended the session
                 self._tell_lost(stream)
@@ -646,7 +678,8 @@ class Session:
             return
         if stream.queue:
             self._stop_sending(stream)
-        last, stream.last = stream.last, None
+        last = stream.last
+        stream.last = None
         stream.receiver.ended(Status(code, message, origin), last)
 
     def _on_cancel(self, stream_id: int) -> None:
@@ -655,7 +688,8 @@ class Session:
             raise RemoteProtocolError("Cancel: of a stream that the peer did not open")
         if stream.is_abandoned:
             raise RemoteProtocolError("Cancel: twice")
-        was_answered, end_is_sent = stream.answered, stream.answered and stream.end is None
+        was_answered = stream.answered
+        end_is_sent = was_answered and stream.end is None
         self._stop_sending(stream)
         stream.is_abandoned = stream.answered = True
         if not was_answered:
@@ -672,10 +706,10 @@ class Session:
         if self._draining is not None:
             self._end_drained()
 
-    def _known(self, stream_id: int, what: str) -> StreamBooks:
+    def _known(self, stream_id: int, frame_name: str) -> StreamBooks:
         stream = self._streams.get(stream_id)
         if stream is None or stream_id in self._outbox.unopened:  # its Open has not left, so the peer cannot know it
-            raise RemoteProtocolError(f"{what}: stream {stream_id} is not open")
+            raise RemoteProtocolError(f"{frame_name}: stream {stream_id} is not open")
         return stream
 
     def _answer(self, frame: Frame) -> None:
@@ -684,7 +718,7 @@ class Session:
 
     def _check_answers(self) -> None:
         if self._outbox.control_bytes > _MAX_CONTROL_BYTES:
-            raise RemoteProtocolError("it asks for answers and does not read them")
+            raise RemoteProtocolError("the peer asks for answers and does not read them")
 
     def _enter(self, state: SessionState) -> None:
         self.state = state
@@ -717,7 +751,8 @@ class Session:
     def _stop_sending(self, stream: StreamBooks) -> None:
         # The peer gives back the credit of a half-sent message.
         stream.queue.clear()
-        stream.begun, stream.offset = False, 0
+        stream.begun = False
+        stream.offset = 0
         stream.end = None
 
     def _forget(self, stream: StreamBooks) -> None:
@@ -737,30 +772,36 @@ class Session:
             self.goodbye(Reason.DRAINED, f"{self._draining}, and every call is finished")
 
     def _close(
-        self, reason: str, message: str, *, say: bool = False, after_control: bool = False, served: int | None = None
+        self,
+        reason: str,
+        message: str,
+        *,
+        send_goodbye: bool = False,
+        after_control: bool = False,
+        last_served_id: int | None = None,
     ) -> None:
-        """End the session, unless it has ended already, and say goodbye to the peer if `say`.
+        """End the session, unless it has ended already.
 
-        `after_control` sends the waiting control frames first. `served` is the last stream of this side that the peer
-        has seen.
+        `after_control`: the waiting control frames leave before the goodbye. `last_served_id` is the last stream of
+        this side that the peer has seen; None if the peer has not named a stream.
         """
         if self.state is SessionState.CLOSED:
             return
         self._enter(SessionState.CLOSED)
         self._hello_pending = False
-        self.said_goodbye = say
+        self.said_goodbye = send_goodbye
         self._deadlines.clear()
         self._awaited_pong = None
         streams = self._streams.copy()
         self._streams.clear()
         unopened = set(self._outbox.unopened)
-        last = Goodbye(reason, message, self._last_peer_stream) if say else None
-        self._outbox.close(last, after_control=after_control)
+        goodbye = Goodbye(reason, message, self._last_peer_stream) if send_goodbye else None
+        self._outbox.close(goodbye, after_control=after_control)
         for stream in streams.values():
             if not stream.mine:
                 self._tell_lost(stream)
             elif not (stream.is_abandoned or stream.answered):
-                sent = stream.id not in unopened and (served is None or stream.id <= served)
+                sent = stream.id not in unopened and (last_served_id is None or stream.id <= last_served_id)
                 self._call_safely(stream.receiver.failed, TunnelClosed(sent=sent, why=message))
         self._call_safely(self.on_closed, reason, message)
 
@@ -769,10 +810,10 @@ class Session:
             self._call_safely(stream.receiver.left)
         self._call_safely(stream.receiver.released, False)  # noqa: FBT003  # as in `Receiver`
 
-    def _call_safely(self, method: Callable[..., None], *said: object) -> None:
-        # Others must be told even if this one raises.
+    def _call_safely(self, method: Callable[..., None], *arguments: object) -> None:
+        # Other receivers must hear of the end even if this call raises.
         try:
-            method(*said)
+            method(*arguments)
         except Exception as error:  # noqa: BLE001  # as in `receive`
             self.fail(error)
 
@@ -785,7 +826,7 @@ class Session:
 _BEFORE_THE_END = (SessionState.GREETING, SessionState.DECIDING, SessionState.OPEN)
 
 # The frames, each with its handler and the states in which a peer may send it. The handler gets the frame's fields.
-# Any other frame breaks the rules, and one of an unknown type is answered (`_on_other`).
+# Any other frame breaks the rules; a frame of an unknown type is answered (`_on_other`).
 _HANDLERS: Final[dict[type[Frame], tuple[Callable[..., None], tuple[SessionState, ...]]]] = {
     Hello: (Session._on_hello, (SessionState.GREETING, SessionState.OPEN)),
     Goodbye: (Session._on_goodbye, _BEFORE_THE_END),

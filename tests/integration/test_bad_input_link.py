@@ -244,7 +244,7 @@ def test_a_flood_of_session_pings_that_nobody_reads_is_cut_off(hub: Hub) -> None
         name = node_of(stranger)
         stranger.greet(hello("edge", name))
         stranger.flood(websocket_frame(encode(Ping(2**40)) * 1_000), most=400 << 20)
-        hub.wait_logged(f"edge {name} is gone: it asks for answers and does not read them")
+        hub.wait_logged(f"edge {name} is gone: the peer asks for answers and does not read them")
     assert resident_bytes(hub) - before < MOST_GROWTH_BYTES
 
 

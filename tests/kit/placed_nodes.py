@@ -136,7 +136,7 @@ class _NodeLink:
         else:
             receiver.ended(status, body)
 
-    def unsent(self, _number: int) -> int:
+    def watch_unsent(self, _number: int) -> int:
         return 0
 
     def consumed(self, number: int, size: int) -> None:
@@ -163,7 +163,7 @@ class _CallerLink:
     def consumed(self, number: int, size: int) -> None:
         pass
 
-    def unsent(self, _number: int) -> int:
+    def watch_unsent(self, _number: int) -> int:
         return 0
 
     def send(self, _number: int, message: bytes) -> None:

@@ -138,7 +138,7 @@ async def test_a_reader_that_is_slow_holds_its_sender_up() -> None:
         accepted.send(number, bytes(100))
     await settle()
     assert ear.heard == [bytes(100)]
-    assert accepted.unsent(number) == 2
+    assert accepted.watch_unsent(number) == 2
     dialled.consumed(number, 100)
     accepted.end(number, OK)
     dialled.writer.flush_soon()

@@ -16,7 +16,7 @@ def test_a_stream_overdraws_its_credit_by_one_message_and_then_waits() -> None:
         pair.hub.session.send(number, b"x" * (399 - COST))
     pair.carry(pair.hub)
     assert len(pair.edge.payloads(number)) == 2  # 400 - 399 is above zero, so a second one may begin
-    assert pair.hub.session.unsent(number) == 1
+    assert pair.hub.session.watch_unsent(number) == 1
 
 
 def test_the_session_window_bounds_all_streams_together() -> None:

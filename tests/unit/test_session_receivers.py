@@ -182,7 +182,7 @@ def test_a_receiver_hears_nothing_after_its_end_although_its_message_has_just_le
     for number in (one, two):
         hub.send(number, b"z")
     hub.send(accepted, b"z")
-    assert [hub.unsent(number) for number in (one, two, accepted)] == [1, 1, 1]
+    assert [hub.watch_unsent(number) for number in (one, two, accepted)] == [1, 1, 1]
     hub.does[one, "writable"] = lambda: hub.goodbye("stopped", "enough")
     hub.to_send()
     assert (hub.methods(two), hub.methods(accepted)) == (["failed"], ["opened", "left", "released"])

@@ -34,7 +34,7 @@ def test_a_stream_is_unknown_after_its_acknowledgement_and_every_late_touch_is_h
     pair.hub.session.acknowledge(number, delivered=True)
     pair.edge.session.send(number, b"x")
     pair.edge.session.end(number, OK)
-    assert pair.hub.session.unsent(number) == pair.edge.session.unsent(number) == 0
+    assert pair.hub.session.watch_unsent(number) == pair.edge.session.watch_unsent(number) == 0
     assert sent_frames(pair.hub.session) == sent_frames(pair.edge.session) == []
 
 
@@ -66,7 +66,7 @@ def test_a_code_that_is_no_grpc_status_is_refused_here_and_the_stream_can_still_
 @pytest.mark.parametrize("field", ["subject", "method", "node", "call"])
 def test_a_name_that_the_peer_would_not_take_is_refused_here_and_the_session_lives(field: str) -> None:
     pair = SessionPair()
-    with pytest.raises(MessageTooLarge, match="the name of a method, driver or node of 1025 bytes is larger than"):
+    with pytest.raises(MessageTooLarge, match="the name of a method, driver or node of 1025 characters is larger than"):
         pair.hub.session.open(2, now=pair.now, **{field: "x" * 1025})  # type: ignore[arg-type]  # all of them are texts
     stream = pair.hub.session.open(2, now=pair.now, **{field: "x" * 1024})  # type: ignore[arg-type]  # all are texts
     pair.settle()

@@ -101,7 +101,7 @@ def test_no_priority_is_starved_however_the_others_come_and_go(data: st.DataObje
             if comes:
                 if not streams[priority]:
                     streams[priority] = session.open(2, now=0.0, priority=priority)
-                if session.unsent(streams[priority]) < 3:
+                if session.watch_unsent(streams[priority]) < 3:
                     session.send(streams[priority], bytes(size))
         frames = decode(session.to_send())
         served = any(isinstance(frame, Chunk) and frame.stream == lowest for frame in frames)

@@ -160,7 +160,7 @@ class Traffic:
             assert size > self.limits[self._other(party.name)].max_message_bytes
         else:
             queued.append(payload)
-            assert party.session.unsent(call.number)  # so that `Writable` follows
+            assert party.session.watch_unsent(call.number)  # so that `Writable` follows
         self._hear(party)
 
     def end(self, call: Call, code: int = Code.OK, last: int | None = None) -> None:
@@ -397,7 +397,7 @@ class Traffic:
         call.released = event.delivered
 
     def _on_writable(self, party: Party, event: Writable) -> None:
-        assert party.session.unsent(event.stream) == 0
+        assert party.session.watch_unsent(event.stream) == 0
 
     def _on_closed(self, party: Party, event: Closed) -> None:
         assert event.reason in {"model", "link-lost", "peer-silent", "drained"}, event
