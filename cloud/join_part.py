@@ -20,7 +20,7 @@ from cloud.leadership.incarnation import SIGNED
 from cloud.trust import audit
 from cloud.trust.admission import Role
 from cloud.trust.audit import Event
-from cloud.trust.enrolment import Enrolment
+from cloud.trust.issuance import Issuance
 from cloud.trust.join_links import LIMITS, MOST, MOST_HANDSHAKES, JoinLinks
 from cloud.trust.join_rate import JoinRate
 from cloud.trust.signer import Signer
@@ -65,12 +65,12 @@ class JoinPart:
             one_hub=not settings.hub_address,
             joins=self._joins,
         )
-        self._enrolment = Enrolment(
+        self._issuance = Issuance(
             trust, self._signer, terms, knows=parts.nodes.knows, turned_away=parts.hub.refusals.add_nameless
         )
-        self._links = JoinLinks(self._enrolment)
+        self._links = JoinLinks(self._issuance)
         parts.incarnation.sign = self._signer.secret(SIGNED)
-        parts.hub.add(Role.EDGE, Kind.RENEW, self._enrolment.serve_on_link)
+        parts.hub.add(Role.EDGE, Kind.RENEW, self._issuance.serve_on_link)
         parts.orders.add(CreateToken, self._create)
         parts.orders.add(RevokeToken, self._revoke)
         self._listener = self._listen() if settings.join_listen is not None else None
@@ -118,7 +118,7 @@ class JoinPart:
         if self._settings.require_rights and not asked.drivers:
             why = "the hub runs with --require-rights; name the drivers of its nodes: --driver"
             raise order_refused(_NOT_MADE, why)
-        if not asked.replace and self._enrolment.has_node(asked.node):
+        if not asked.replace and self._issuance.has_node(asked.node):
             who = f"edge node {asked.node} exists{self._trust.generations.joined(asked.node)}"
             why = f"{who}; with --replace, the token lets a machine join in its place"
             raise order_refused(_NOT_MADE, why)

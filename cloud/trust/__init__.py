@@ -9,6 +9,6 @@ Read in this order:
 * `tokens`, `signer`, `generations`: invitations to join; the CA's key; the newest certificate of a node, and copies.
 * `admission`: the role and the name that a certificate gives.
 * `credentials`: all of these, and whether a peer's certificate counts, at its hello and while its link lives.
-* `join_rate`, `enrolment`, `join_links`: how often strangers may come; the answers to nodes that join or renew; the
+* `join_rate`, `issuance`, `join_links`: how often strangers may come; the answers to nodes that join or renew; the
   links of the join listener.
 """

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from cloud.trust.enrolment import Enrolment
+from cloud.trust.issuance import Issuance
 from common.errors import HandshakeRefused, not_carried, shutting_down
 from common.links.handshakes import group_of
 from common.messages import Reason
@@ -49,8 +49,8 @@ class JoinLinks(LinkHandler):
 
     origin = Origin.HUB
 
-    def __init__(self, enrolment: Enrolment) -> None:
-        self._enrolment = enrolment
+    def __init__(self, issuance: Issuance) -> None:
+        self._issuance = issuance
         self._links: dict[Link, _EndTimer] = {}  # each with the end of its timer; the oldest first
         self._requests: WeakKeyDictionary[Link, int] = WeakKeyDictionary()  # by link: how many it has made
         self._draining = False
@@ -80,7 +80,7 @@ class JoinLinks(LinkHandler):
         if made > MOST_REQUESTS:
             stream.link.goodbye(Reason.FULL, f"more than {MOST_REQUESTS} requests on one link; dial again")
             raise not_carried("this request", "the link ends")
-        await self._enrolment.serve_stranger(stream)
+        await self._issuance.serve_stranger(stream)
 
     def refused(self, link: Link, _reason: str, message: str) -> None:
         address = link.peer_identity.address

@@ -4,6 +4,6 @@ Read in this order:
 
 * `instance`: the identity of this machine.
 * `identity`, `keys`, `key_maker`: the files; a short process that makes a key.
-* `enrolment`, `join`, `renewal`: how the node gets a certificate, and renews it.
+* `hub_questions`, `join`, `renewal`: how the node gets a certificate, and renews it.
 * `hub_mark`: the mark of the hub's records, for a hub that loses them.
 """

@@ -26,7 +26,7 @@ from common.net.endpoint import Endpoint
 from common.net.enrolment import AskCa, CaCertificates, Issued, Join, JoinToken
 from common.net.proxy import Proxy
 from common.session.limits import Limits
-from edge.identity.enrolment import ask_at, first_answer, unverified, verified
+from edge.identity.hub_questions import ask_at, first_answer, unverified, verified
 from edge.identity.identity import Identity, Joined
 from edge.identity.key_maker import answer
 

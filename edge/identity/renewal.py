@@ -32,7 +32,7 @@ from common.net.enrolment import Issued, RefusedFor, Renew
 from common.net.proxy import Proxy
 from common.session.limits import Limits
 from common.session.link import Link
-from edge.identity.enrolment import ask, ask_at, first_answer, verified
+from edge.identity.hub_questions import ask, ask_at, first_answer, verified
 from edge.identity.identity import Identity
 
 log = logging.getLogger("csi_bridge.edge.renewal")

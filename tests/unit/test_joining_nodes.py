@@ -1,4 +1,4 @@
-"""Enrolment: the hub's answers to nodes that join and renew, on both kinds of links."""
+"""Issuance: the hub's answers to nodes that join and renew, on both kinds of links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from cloud.trust import join_links
 from cloud.trust.audit import Event
 from cloud.trust.credentials import Credentials
-from cloud.trust.enrolment import Enrolment
+from cloud.trust.issuance import Issuance
 from cloud.trust.join_links import JoinLinks
 from cloud.trust.signer import Signer
 from common.errors import timestamp
@@ -36,7 +36,7 @@ STRANGER = Address("10.0.0.9:1", local=False)
 
 
 class EnrollingHub:
-    """A hub's enrolment, at a time that the test sets."""
+    """A hub's issuance, at a time that the test sets."""
 
     def __init__(self, directory: Path) -> None:
         self.now, self.directory = time.time(), directory
@@ -57,7 +57,7 @@ class EnrollingHub:
         terms = Issued(
             b"", b"", 0, int(GRACE_S), ("wss://hub.example:7000",), ("wss://hub.example:7443",), one_hub=True
         )
-        self.enrolment = Enrolment(
+        self.issuance = Issuance(
             self.trust,
             self.signer,
             terms,
@@ -65,14 +65,14 @@ class EnrollingHub:
             turned_away=lambda _address, _reason, _why: None,
             now=self.clock,
         )
-        self.strangers = JoinLinks(self.enrolment)
+        self.strangers = JoinLinks(self.issuance)
 
     def clock(self) -> float:
         return self.now
 
     async def dial(self, node: NodeKey | None = None) -> Link:
         """A link to the join listener, or of an admitted node."""
-        handler = self.strangers if node is None else Peer(self.enrolment.serve_on_link)
+        handler = self.strangers if node is None else Peer(self.issuance.serve_on_link)
         at_hub, at_node = link_pair(
             handler,
             Peer(accepts=False),

@@ -1,4 +1,4 @@
-"""An enrolment: one question to the hub for certificates, on a link of its own to the join listener or on the agent's.
+"""Questions to the hub for certificates, each on a link of its own to the join listener or on the agent's.
 
 The hub answers each question with one message (`common.net.enrolment`). A `JoinRefused` becomes a `HandshakeRefused`.
 """

@@ -1,4 +1,4 @@
-"""Enrolment: the hub's answers to nodes that join or renew, on the join listener and on the links of agents.
+"""Issuance: the hub's answers to nodes that join or renew, on the join listener and on the links of agents.
 
 Rules:
 
@@ -68,7 +68,7 @@ _BURST: Final = 5.0
 _ENOUGH: Final = 0.5  # the part of a pending certificate's life that must be left for it to be sent again as it is
 
 
-class Enrolment:
+class Issuance:
     """Answers the nodes of one hub that join or renew."""
 
     def __init__(
