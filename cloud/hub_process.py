@@ -113,7 +113,6 @@ async def _run(
     if join is not None:
         await join.start()
     log.info("this hub leads, with the epoch %d", parts.incarnation.epoch)
-    tasks = await opened.enter_async_context(supervised())
     tasks.start(parts.placement.elections.follow(), name="elections")
     tasks.start(_watch(parts), name="watch of certificates and fences")
     await stopping.wait()
@@ -200,7 +199,7 @@ def _lease(settings: HubSettings, directory: StateDirectory) -> "HubLease":
 async def _leading(
     settings: HubSettings, lease: "HubLease", stopping: asyncio.Event, on_wait: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[_Term | None]:
-    """Lead the cluster while the block runs; it gets None if `stopping` is set first."""
+    # The block gets None if `stopping` is set before this hub leads.
     from cloud.kube.client import connect  # noqa: PLC0415  # as in `_lease`
     from cloud.records.kubernetes import KubernetesRecords  # noqa: PLC0415
 

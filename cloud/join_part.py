@@ -47,10 +47,7 @@ class JoinPart:
     """The join part of a hub that has TLS files."""
 
     def __init__(self, settings: HubSettings, parts: HubParts) -> None:
-        """Read the CA, open the join listener's socket, and let the hub serve renewals and orders about tokens.
-
-        Raises SettingsError.
-        """
+        """Read the CA, and open the join listener's socket. Raises SettingsError."""
         files, trust = settings.tls_files(), parts.trust
         assert files is not None
         self._settings, self._trust, self._files = settings, trust, files

@@ -27,7 +27,7 @@ class PeerTerm(NamedTuple):
 
 def show_first_ends(metrics: Metrics, terms: Callable[[], Iterable[PeerTerm]]) -> None:
     def first(role: Role) -> float:
-        """Not a number while nobody with a certificate is connected."""
+        # Not a number while nobody with a certificate is connected.
         return min((it.term.ends_at for it in terms() if it.role is role), default=float("nan"))
 
     for role in _ADVICE:

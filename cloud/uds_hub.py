@@ -262,6 +262,7 @@ class Hub(LinkHandler):
         """Refuse new peers and streams, and end all calls: another hub takes over. Idempotent."""
         self._draining = True
         self._calls.is_draining = True
+        # A call that still waits for the records must not be sent: another hub may have sent its retry by then.
         self._nodes.leads = lambda: False
         self.say_goodbye(lambda link: link.context.role is not Role.EDGE)
 
@@ -358,7 +359,6 @@ def unadmitted_extra(link: Link) -> dict[str, str]:
 
 
 def _admitted_extra(link: Link) -> dict[str, str]:
-    """The `extra` of a line about a peer that the hub has admitted."""
     return of_peer(f"{link.context.role} {link.peer.name}")
 
 

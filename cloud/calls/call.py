@@ -172,11 +172,14 @@ class Call(Account, Receiver):
 
     def _claim(self, visit: Visit) -> None:
         info, route, claims = self._info, self._route, self._calls.placement.claims
-        lease_s, machine, stopped_nodes = route.terms
-        attempt = claims.begin(
-            info.driver, info.name, route.node, lease_s=lease_s, machine=machine, stopped_nodes=stopped_nodes
+        attempt = self._attempt = claims.begin(
+            info.driver,
+            info.name,
+            route.node,
+            lease_s=route.lease_s,
+            machine=route.machine,
+            stopped_nodes=route.stopped_nodes,
         )
-        self._attempt = attempt
         write = claims.claim(info.driver, attempt) if route.keeping is not Keeping.LATE else None
         if write is not None:
             write.add_done_callback(self._claimed)
@@ -345,7 +348,6 @@ class Call(Account, Receiver):
         self.end(status)
 
     def _fail(self, error: Exception) -> None:
-        """Tell the caller why there is no answer. Nobody waits at the node from now on."""
         if self._is_over:
             return
         self._is_over = True
@@ -356,6 +358,7 @@ class Call(Account, Receiver):
         status = status_of(error, Origin.HUB)
         is_of_node = self._is_checked and isinstance(error, CallError) and not isinstance(error, VolumeHeld)
         is_open = isinstance(error, CallTimeout | LinkLost) and not self.response_bytes
+        # First: from now on nobody waits at the node.
         self.released(False)  # noqa: FBT003  # as in `Receiver`
         self._link.end(self._frame.stream, status)
         self._calls.counts.ended(self, status if is_of_node else None, request=self._key, is_open=is_open)
@@ -364,11 +367,6 @@ class Call(Account, Receiver):
     # ---- the outcome
 
     def _checked(self, message: bytes, *, is_only: bool) -> bytes:
-        """A message of the answer as the caller gets it.
-
-        Raises:
-            CallError: it is one of a create, and unreadable, too large, or not the only one.
-        """
         info, route, why = self._info, self._route, ""
         if self._attempt is not None:
             if not is_only:
@@ -381,7 +379,7 @@ class Call(Account, Receiver):
         return message if route.segment is Segment.AS_IS else placed_answer(info.method, route, message)
 
     def _read(self, message: bytes) -> str:
-        """Read the things that the answer to a create names. Returns why the hub cannot read it; empty if it can."""
+        # Returns why the hub cannot read the answer to a create; empty if it can.
         info, chars = self._info, 0
         try:
             found = things_in(info.method, message)
@@ -395,12 +393,7 @@ class Call(Account, Receiver):
         return ""
 
     def _record(self, status: Status) -> asyncio.Future[None] | None:
-        """Record the outcome. Returns the write, if the caller has to wait for it.
-
-        Raises:
-            CallError: the call succeeded with the id of a thing that another node has, or a volume for another one; or
-                it failed with an error that the caller must not get (`outcome.must_wait`).
-        """
+        # Returns the write, if the caller has to wait for it. Raises CallError: the caller must not get this outcome.
         info, route, attempt, claims = self._info, self._route, self._attempt, self._calls.placement.claims
         if attempt is None:
             if not status.ok or not route.deletes or info.name:
@@ -430,7 +423,7 @@ class Call(Account, Receiver):
         return claims.write_names(info.driver, ended) if ended else None
 
     def _recorded(self, claim: Claim | None, write: asyncio.Future[None]) -> None:
-        """Tell the caller the end. The record goes on if the caller leaves."""
+        # The record goes on if the caller leaves.
         try:
             if write.exception() is not None:
                 self._calls.placement.claims.check(write, self._info.driver, claim)
@@ -444,7 +437,7 @@ class Call(Account, Receiver):
             self._finish(self._status, self._message)
 
     def _settle(self, status: Status) -> list[str]:
-        """Count the end of a call at an elected node. Returns the other names that are free now."""
+        # Of a call at an elected node. Returns the other names that are free now.
         claims, driver, is_create = self._calls.placement.claims, self._info.driver, bool(self._info.fields.name)
         if status.ok:
             if self._message is not None and self._made.things:
@@ -469,7 +462,7 @@ class Call(Account, Receiver):
             raise name_elsewhere(info.driver, info.name, route.node, "a topology that this node does not have")
 
     def _release(self, attempt: Attempt, *, is_taken: bool) -> None:
-        """End an attempt. The records get the things of a LATE success that nobody took; else it is in doubt."""
+        # If nobody took a LATE success, the records get its things. Any other outcome that nobody took is in doubt.
         claims, info, node, message = self._calls.placement.claims, self._info, self._route.node, self._message
         if is_taken:
             if message is not None:
@@ -482,7 +475,7 @@ class Call(Account, Receiver):
             self._end_attempt(in_doubt=True)
 
     def _end_attempt(self, *, in_doubt: bool | None) -> None:
-        """Count the end of the attempt once: nothing more comes from the node, or nothing more counts."""
+        # Once: nothing more comes from the node, or nothing more counts.
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             self._calls.placement.claims.end_attempt(self._info.driver, attempt, in_doubt=in_doubt)

@@ -76,6 +76,7 @@ class NodeCalls:
     def oldest(self, node: str) -> OpenCall | None:
         """The call that a node has owed an answer for the longest time; None if it owes none."""
         now = self._now()
+        # Copies, because the thread of the metrics asks, too.
         found = [(it.began, it.driver, it.method) for it in list(self._under_way.get(node, ()))]
         for (driver, method, _), (began, tried) in list(self._unanswered.get(node, {}).items()):
             if now - tried < _TRIED_AGAIN_S:

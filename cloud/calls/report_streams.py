@@ -85,7 +85,7 @@ class ReportStreams:
     async def _tell(
         self, stream: Stream, driver: str, named_node: str, told: DriverReport | None
     ) -> DriverReport | None:
-        """Send a driver's report unless it is the one `told` before. Returns the report sent last."""
+        # Returns the report that was sent last: this one, or the one `told` before.
         try:
             report = self._placement.report(driver, named_node, stream.link.context.placement)
         except CallError:  # the next report or an operator may make one

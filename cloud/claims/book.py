@@ -292,5 +292,5 @@ def _count(counts: dict[str, int], node: str, more: int) -> None:
         del counts[node]
 
 
-def size_bytes(things: Iterable[Thing]) -> int:
+def listed_bytes(things: Iterable[Thing]) -> int:
     return sum(len(thing.id) + LISTED_BYTES for thing in things)

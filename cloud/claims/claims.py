@@ -33,7 +33,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
-from cloud.claims.book import GONE_S, MOST_LISTED_BYTES, Book, size_bytes
+from cloud.claims.book import GONE_S, MOST_LISTED_BYTES, Book, listed_bytes
 from cloud.claims.claim import Attempt, Claim, Id, Mark, Place, read_claim, text_in
 from cloud.claims.election import Elected
 from cloud.claims.ledger import Ledger, read
@@ -57,11 +57,7 @@ class Claims:
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the claims and elections out of the records. All of placement goes by these two clocks.
-
-        Raises:
-            SettingsError: a record cannot be read.
-        """
+        """All of placement goes by these two clocks. Raises SettingsError: a record cannot be read."""
         self.now, self.monotonic, self._records = now, monotonic, records
         # the last election of each driver, as it is known to be in the records.
         self.elections = dict(records.take(RecordKind.ELECTION, _read_election))
@@ -96,7 +92,6 @@ class Claims:
         )
 
     def existing(self) -> list[Place]:
-        """Every thing that exists, and its nodes."""
         places = [
             (driver, thing, node)
             for driver, book in self._books.items()
@@ -108,7 +103,6 @@ class Claims:
         return list(dict.fromkeys(places))
 
     async def ledger(self) -> Ledger:
-        """All that this hub knows, read within some turns of the loop."""
         return await read(self._books, self._recent)
 
     # ---- elections ---------------------------------------------------------------------------------------------------
@@ -308,8 +302,8 @@ class Claims:
         before = {thing for thing in book.listed_by(node) if thing.kind == kind}
         told = {thing for thing in things if book.may_list(thing, node, began)}
         new, old = told - before, before - told
-        held = size_bytes(thing for its in self._books.values() for thing in its.listed_by(node))
-        size = held - size_bytes(old) + size_bytes(new)
+        held = listed_bytes(thing for its in self._books.values() for thing in its.listed_by(node))
+        size = held - listed_bytes(old) + listed_bytes(new)
         if size > MOST_LISTED_BYTES:
             raise CallError(f"the lists of this node have {size} bytes, and {MOST_LISTED_BYTES} is the limit")
         revived = [claim for thing in new for claim in book.revive(thing, node, now)]
@@ -378,7 +372,6 @@ class Claims:
         return Change(RecordKind.CLAIM, key, claim.body() if claim is not None else None)
 
     def _write(self, driver: str, claims: Collection[Claim]) -> "asyncio.Future[None]":
-        """Write claims now, in this order. Returns the write."""
         present, changes = self._books[driver].claims, dict[str, Change]()
         for claim in claims:
             claim.has_row = True
@@ -400,19 +393,17 @@ class Claims:
         self._records.put(_mark_record(driver, node, self.book(driver).marks.get(node)))
 
     def _adopt(self, key: Key, body: Body) -> bool:
-        """Take a row that an earlier hub wrote after this hub had read the records.
-
-        An open create of local storage is kept: its node may still carry it out. Any other open call, and an open
-        create of shared storage, is dropped: a second node does no harm there, and if kept it could stay open for ever,
-        because a caller that has its answer does not retry. Returns False if another node's claim has the name.
-        """
+        # An earlier hub wrote this row after this hub had read the records. Returns False if another node's claim has
+        # the name.
         driver, name = key
         _, _, late = _read(key, body)
         if not isinstance(late, Claim):
             return True
         claim = self.book(driver).claims.get(name)
         is_call = late.is_open and not late.ids
-        # only a claim of shared storage has a machine, and only a call that is no create is about a thing
+        # An open create of local storage is kept: its node may still carry it out. An open create of shared storage (it
+        # alone has a machine), and an open call that is no create (it alone is about a thing), are dropped: a second
+        # node does no harm there. Kept, it could stay open for ever, as a caller that has its answer does not retry.
         if claim is None and is_call and (late.machine or about(name) is not None):
             self._records.put(Change(RecordKind.CLAIM, key, None))
         elif claim is None:

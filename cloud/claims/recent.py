@@ -23,13 +23,13 @@ class Recent:
     """The answers of creates that succeeded lately, oldest first."""
 
     def __init__(self, now: float) -> None:
-        """Without things: a hub that starts has forgotten those of its life before."""
-        self.complete_since = now  # no thing that was made after this time is missing, in seconds since the epoch
+        # No thing that was made after this time is missing, in seconds since the epoch. A hub that starts has forgotten
+        # those of its life before.
+        self.complete_since = now
         # When each came, by driver, node, method and answer.
         self._answers: dict[tuple[str, str, str, bytes | Made], float] = {}
 
     def add(self, driver: str, node: str, method: str, answer: bytes, now: float) -> None:
-        """Note the answer of a create that came now."""
         key = driver, node, method, answer if len(answer) <= _LARGE_BYTES else _read(method, answer)
         self._answers.pop(key, None)  # so that it comes last
         self._answers[key] = now

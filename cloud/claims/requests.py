@@ -167,12 +167,19 @@ def settled_with(key: str, others: Iterable[str]) -> list[str]:
 
 
 def needs(method: str, request: bytes) -> frozenset[str]:
-    """The capabilities without which a driver refuses a request. Raises ValueError if that does not parse.
+    """The capabilities without which a driver refuses a request, which `read` could read.
 
     CSI spec, "ControllerGetCapabilities"; csi.proto.
     """
     rule = RULES.get(method)
-    return frozenset(_needs(_parse(METHODS[method].request, request), rule)) if rule is not None else frozenset()
+    if rule is None or not rule.needs:
+        return frozenset()
+    message: Any = METHODS[method].request.FromString(request)
+    needed = {capability for capability, field in rule.needs if not field or _is_set(message, field)}
+    for field in ("volume_capability", "volume_capabilities"):
+        if any(mode in _OF_ONE_NODE for mode in _access_modes(message, field)):
+            needed.add("SINGLE_NODE_MULTI_WRITER")
+    return frozenset(needed)
 
 
 class Made(NamedTuple):
@@ -215,22 +222,11 @@ def _makes(method: str) -> _Getters:
     return tuple((kind, _getter(METHODS[method].response, path)) for kind, path in rule.makes) if rule else ()
 
 
-def _needs(message: Message, rule: Rule) -> Iterator[str]:
-    if not rule.needs:
-        return
-    for capability, field in rule.needs:
-        if not field or _is_set(message, field):
-            yield capability
-    for field in ("volume_capability", "volume_capabilities"):
-        if any(mode in _OF_ONE_NODE for mode in _access_modes(message, field)):
-            yield "SINGLE_NODE_MULTI_WRITER"
-
-
 def _is_set(message: Message, field: str) -> bool:
-    # A path leads through messages that need not be there.
-    first, _, rest = field.partition(".")
-    value: Any = next((value for known, value in message.ListFields() if known.name == first), None)
-    return _is_set(value, rest) if rest and value is not None else value is not None
+    holder, _, last = field.rpartition(".")
+    # A message on the way that is not there has no fields that are set.
+    parent: Message = operator.attrgetter(holder)(message) if holder else message
+    return any(known.name == last for known, _ in parent.ListFields())
 
 
 def _access_modes(message: Message, field: str) -> Iterator[int]:
@@ -240,7 +236,7 @@ def _access_modes(message: Message, field: str) -> Iterator[int]:
 
 
 def _getter(kind: type[Message], path: str) -> Callable[[Any], Any]:
-    """A function that returns the value of a field, in one step in C; the values if a part of the path is repeated."""
+    # It returns the value of a field, in one step in C; the values if a part of the path is repeated.
     value: Any = kind()
     for part in path.split("."):
         value = getattr(value, part)
@@ -263,12 +259,3 @@ def walk(message: Message, path: str) -> Iterator[Any]:
             yield from walk(each, rest)
         else:
             yield each
-
-
-def _parse(kind: type[Message], data: bytes) -> Message:
-    message = kind()
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        raise ValueError(f"not a {kind.DESCRIPTOR.name}") from None
-    return message

@@ -59,10 +59,7 @@ class Fences:
         joined: Callable[[str], str],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Read the records.
-
-        `joined` says when the present machine of a node joined, and from where (`Generations.joined`); may be empty.
-        """
+        """`joined` says when the present machine of a node joined, and from where; it may be empty."""
         self._records, self._absences, self._mounts = records, absences, mounts
         self._joined, self._now = joined, now
         self._fences = {it.node: it for it in records.take(RecordKind.FENCE, _read)}

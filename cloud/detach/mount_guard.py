@@ -149,7 +149,7 @@ class MountGuard:
                     raise VolumeHeld(driver, shown, node, f"{why}{why_not_fenced}; {_remedy(node, view)}")
 
     def _why_not_fenced(self, node: str, driver: str, volume: str) -> str | None:
-        """Why a node that is away may not have fenced a volume, as the rest of a sentence; None if it surely has."""
+        # The rest of a sentence about a node that is away; None if it surely has fenced the volume.
         if not self._mounts.asks_for_fence(driver, volume):
             return ""
         told, name, left = self._mounts.told_fence(node), name_in_use(driver, volume), self._nodes.of(node).gone_at()

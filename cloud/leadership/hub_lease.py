@@ -170,11 +170,7 @@ class HubLease:
             log.info("the Lease %s is released", self._shown)
 
     async def _change(self, api: Kube, change: Body) -> float:
-        """Change the Lease that this hub holds. Returns when the change was sent. Raises KubeError, LeadershipLost.
-
-        If the Lease is another one than this hub has written, an answer was lost or somebody has edited it. If it is
-        missing, this hub makes it anew: no other one does so before the leadership has ended.
-        """
+        # Returns when the change was sent. Raises KubeError, LeadershipLost.
         assert self.leadership is not None
         while True:
             sent_at = self._now()
@@ -185,7 +181,9 @@ class HubLease:
                     raise
             else:
                 return sent_at
+            # The Lease is another one than this hub has written: an answer was lost, or somebody has edited it.
             await self._read(api)
+            # A missing one is made anew: no other hub does so before this leadership has ended.
             if not self._record.version:
                 log.warning("the Lease %s was deleted; this hub, which holds it, makes it anew", self._shown)
                 await self._write(api, self._taken())

@@ -100,7 +100,7 @@ def lacking(report: DriverReport, offered: DriverReport) -> frozenset[str]:
 
 
 def _most_common(votes: Votes, earlier: DriverReport | None) -> Answer:
-    """The answer to GetPluginInfo of most nodes; of several such answers the earlier one, else the first."""
+    # Of several answers that most nodes give, the earlier one, else the first.
     count: dict[Answer, int] = {}
     for report, nodes in votes:
         answer = report.answers[GET_PLUGIN_INFO]
@@ -161,7 +161,7 @@ def _is_list(capability: Any) -> bool:  # one of four message classes
 
 
 def _keys(kind: type[Message], answer: Answer | None) -> dict[bytes, Any]:
-    """The capabilities in an answer, by their bytes, which several have in common if they are the same."""
+    # By their bytes: those of different nodes are the same if their bytes are.
     return {each.SerializeToString(deterministic=True): each for each in parse_answer(kind, answer).capabilities}
 
 

@@ -173,7 +173,7 @@ class Nodes:
                     log.warning("not all reports of edge node %s can be taken: %s", node.stored.name, error)
 
     def _take(self, node: KnownNode, told: Mapping[str, DriverReport]) -> asyncio.Future[None] | None:
-        """Judge a node's new reports, and its earlier ones of other drivers. Returns the write of first reports."""
+        # Judges the earlier reports of other drivers anew, too. Returns the write of first reports.
         name, old = node.stored.name, {report.driver: report for report in node.stored.reports}
         # A restarted agent has not asked its drivers yet, and no call goes to another node because this one's is away.
         judged = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
@@ -206,7 +206,7 @@ class Nodes:
 
     def record(self, name: str) -> Change:
         node = self._nodes.get(name)
-        return record_of(node.stored) if node is not None else record_of(StoredNode(name))._replace(body=None)
+        return record_of(node.stored) if node is not None else Change(RecordKind.NODE, (name,), None)
 
     def _write(self, node: KnownNode) -> asyncio.Future[None]:
         # First the segments: without its report, a segment is only kept from other nodes.
@@ -278,7 +278,7 @@ class Nodes:
             self._put(node, reports=tuple(report for report in node.stored.reports if report.driver != driver))
         else:
             del self._nodes[name]
-            self._records.put(record_of(node.stored)._replace(body=None))
+            self._records.put(self.record(name))
         for gone in [driver] if driver else known:
             self._by_driver.get(gone, set()).discard(name)
             self._changed(gone, name)

@@ -218,7 +218,7 @@ class DriverElection:
         )
 
     def _left(self, claim: Claim) -> Moment | None:
-        """When the machine left; None while it is connected, or if the call goes on without the hub."""
+        # None while the machine is connected, or if the call goes on without the hub.
         return self._all.nodes.of(claim.node).gone_at(claim.machine) if claim.lease_s else None
 
 

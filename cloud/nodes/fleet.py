@@ -66,7 +66,7 @@ class Fleet:
         self.members, self.offer = members, offer
         self.is_mixed = offer is not None and bool(offer.lacking)  # whether a node lacks an offered capability
         # whether the vendor has a topology of its own on most of them.
-        self.has_topology = offer is not None and offer.has_topology
+        self.has_topology = offer is not None and announces_topology(offer.report)
         # By key: the members without such a label. Requests use few keys.
         self._unlabelled: dict[str, list[Member]] = {}
 
@@ -139,9 +139,8 @@ class Fleets:
             report = self.nodes.find_report(driver, node)
             if report is not None:
                 member, refused = known.get(node), self.nodes.of(node).why_refused(driver)
-                segment = segment_of(node)
-                if member is None or member.report is not report or not segment.items() <= member.labels.items():
-                    member = _member(report, segment)
+                if member is None or member.report is not report:
+                    member = _member(report)
                 members[node] = member if member.refused == refused else replace(member, refused=refused)
         votes = [(it.report, it.vote) for it in members.values() if it.vote and not it.refused]
         if not members:
@@ -151,7 +150,8 @@ class Fleets:
         return fleet
 
 
-def _member(report: DriverReport, segment: Mapping[str, str]) -> Member:
+def _member(report: DriverReport) -> Member:
+    segment = segment_of(report.node)
     info = parse_answer(NodeGetInfoResponse, report.answers.get(NODE_GET_INFO))
     own = announces_topology(report)
     describes = report.answers.keys() >= set(ESSENTIAL_METHODS)  # else it has the driver's name alone

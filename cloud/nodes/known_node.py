@@ -206,7 +206,7 @@ class KnownNode:
         live.link.drain(f"{name} goes on over its next link")
 
     def _unfit(self, visit: Visit, driver: str) -> str:
-        """Why the connected node cannot be elected, and not only for a moment; else empty."""
+        # Empty also if the node cannot be elected only for a moment.
         if visit.link.draining:
             return "drains"
         if not visit.lease_s:

@@ -65,7 +65,7 @@ class NodeRights:
         return f"the node's certificate is for {', '.join(named)}, and not for {driver}"
 
     def _other_owner(self, node: str, term: Mapping[str, Any], driver: str) -> str:
-        """The node that a term selects by a unique segment, if it is another one; else empty."""
+        # A term selects another node if one of its keys has only unique segments of others.
         for key, values in choices(term):
             owners = [self._nodes.owner(key, value, driver) for value in values]
             if owners and all(owners) and node not in owners:

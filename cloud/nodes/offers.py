@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from cloud.nodes.capabilities import lacking, voted
-from cloud.nodes.report_judge import announces_topology
 from cloud.records.records import Body, Change, Key, RecordKind, Records
 from common.csi.reports import NODE_GET_INFO, DriverReport, report_from_json, report_to_json
 from common.observe.logs import of_peer
@@ -29,7 +28,6 @@ class OfferedCapabilities:
     """The offer of one driver."""
 
     report: DriverReport  # the answers that sidecars get, without the topology that the bridge supplies
-    has_topology: bool  # whether the vendor has a topology of its own
     # by node: the offered capabilities that its driver lacks. A node that lacks none is left out.
     lacking: Mapping[str, frozenset[str]]
 
@@ -52,6 +50,7 @@ class Offers:
         count: dict[bytes, int] = {}
         for _, its in votes:
             count[its] = count.get(its, 0) + 1
+        # Backwards, so that the report of the first of several nodes with the same answers stands for all.
         reports = {its: report for report, its in reversed([*votes])}
         earlier = self._earlier.get(driver)
         report = voted([(reports[its], nodes) for its, nodes in count.items()], earlier)
@@ -64,7 +63,7 @@ class Offers:
         missing = {its: lacking(one, report) for its, one in reports.items()}
         found = {one.node: missing[its] for one, its in votes if missing[its]}
         self._note(driver, found)
-        return OfferedCapabilities(report, announces_topology(report), found)
+        return OfferedCapabilities(report, found)
 
     def forget(self, driver: str) -> None:
         # No node has it any more.

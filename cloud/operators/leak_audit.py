@@ -67,7 +67,7 @@ class LeakAudit:
         drivers = sorted({driver} & known if driver else known)
         if driver and not drivers:
             raise order_refused("no audit", f"no node has reported driver {driver}, and the hub has no record of it")
-        fleets = {each: self._placement.fleet(each) for each in drivers}
+        fleets = {each: self._placement.fleets.of(each) for each in drivers}
         tally, unasked = Tally(before.named), list[Unasked]()
         if self._part.references is not None:
             unasked += _strangers(opened, fleets)

@@ -78,13 +78,10 @@ class Affinity:
         return found
 
     def _labels(self, member: Member, keys: AbstractSet[str]) -> Mapping[str, str]:
-        """The labels of these keys that a node has, or gets from its report.
-
-        If the hub follows no Node of this name, the name counts as the hostname. With a kubelet it can be another one.
-        """
         if keys <= member.labels.keys():
             return member.labels
         node = self._source.body(Ref("Node", "", member.node))
+        # Without a Node, the name counts as the hostname. A kubelet can have another hostname.
         labels = {HOSTNAME: member.node} if node is None else node["metadata"].get("labels") or {}
         return {**{key: labels[key] for key in keys if key in labels}, **member.labels}
 

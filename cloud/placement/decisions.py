@@ -55,15 +55,6 @@ class View(NamedTuple):
     listed: AbstractSet[str] = frozenset()
 
 
-class Terms(NamedTuple):
-    """The terms of a claim of a driver whose storage every node reaches."""
-
-    lease_s: int = 0  # as of the `Claim`
-    machine: str = ""  # as of the `Claim`
-    # nodes whose open calls do not count, because they cannot carry the call out any more
-    stopped_nodes: frozenset[str] = frozenset()
-
-
 class Keeping(Enum):
     """When the records learn of a call's outcome."""
 
@@ -91,7 +82,10 @@ class Route(NamedTuple):
     segment: Segment = Segment.AS_IS  # how the topology in it changes
     has_own_ids: bool = False  # whether the ids of this node are no other node's although the hub did not choose it
     epoch: int = 0  # the number of the election that the call is sent by; 0: the driver has none
-    terms: Terms = Terms()  # the terms of the claim
+    lease_s: int = 0  # as of the `Claim`
+    machine: str = ""  # as of the `Claim`
+    # nodes whose open calls do not count, because they cannot carry the call out any more
+    stopped_nodes: frozenset[str] = frozenset()
 
 
 class AskAll(NamedTuple):

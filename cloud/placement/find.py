@@ -189,7 +189,7 @@ def _told_by_volumes(driver: str, thing: Thing, now: View, fit: Fit) -> str:
 
 
 def _why_unknown(told: str, silent: Sequence[str], node_id: str, called: Sequence[str]) -> str:
-    """The reason of a refusal. It stays the same from one retry to the next, because users read it in events."""
+    # It stays the same from one retry to the next, because users read it in events.
     lists = f"{', '.join(silent[:_SHOWN])} cannot be asked for a list" if silent else "the nodes' lists leave it open"
     same = f", {', '.join(called[:_SHOWN])} all have the node id {node_id}" if len(called) > 1 else ""
     return f"the hub has no record of it, {told}{same}, and {lists}; csi-bridge call --node NODE asks a node"

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from cloud.claims.book import LISTED_BYTES, MOST_LISTED_BYTES
+from cloud.claims.book import MOST_LISTED_BYTES, listed_bytes
 from cloud.claims.claims import Claims
 from cloud.claims.requests import LONGEST_CHARS
 from cloud.claims.rules import LISTINGS, SNAPSHOT, VOLUME, Thing
@@ -74,15 +74,15 @@ async def each_page(nodes: Nodes, driver: str, node: str, kind: str, keep: Calla
     Raises:
         CallError: the node cannot be reached, or the driver did not answer all of it.
     """
-    path, token, size_bytes = _METHODS[kind], "", 0
+    path, token, held_bytes = _METHODS[kind], "", 0
     for _ in range(MOST_PAGES):
         request = METHODS[path].request(max_entries=_PAGE, starting_token=token).SerializeToString()
         status, body = await nodes.ask_node(node, Question(driver, path, request, f"inventory-{node}", _PAGE_LIMIT_S))
         if not status.ok:
             raise CallError(status.message)
         page, next_token = await in_thread(body, partial(_read, kind))
-        size_bytes += sum(len(listed.thing.id) + LISTED_BYTES for listed in page)
-        if size_bytes > MOST_LISTED_BYTES:
+        held_bytes += listed_bytes(listed.thing for listed in page)
+        if held_bytes > MOST_LISTED_BYTES:
             break
         keep(page)
         if not next_token:

@@ -151,6 +151,7 @@ class ListPages:
         for later in routes[1:]:
             if later.node not in ahead:
                 ahead[later.node] = asyncio.create_task(self._first_ahead(first, later), name=f"list-{later.node}")
+                # Reads the error: asyncio complains of one that nobody reads, and perhaps nobody asks for this page.
                 ahead[later.node].add_done_callback(lambda task: task.cancelled() or task.exception())
         if at.own:
             return await self._live(_at_token(call, at.own), routes[0])
@@ -214,7 +215,7 @@ class ListPages:
             self._lasts_bytes -= len(self._lasts.pop(key).body)
 
     async def _leave_out(self, call: Question, node: str, answer: Any) -> str:
-        """Remove the entries that are another node's. Returns a sentence about them; empty if there are none."""
+        # Returns a sentence about the removed entries; empty if there are none.
         kind, id_of = LISTINGS[call.method].kind, LISTINGS[call.method].id_of
         entries, own, foreign = list(answer.entries), [], list[str]()
         for start in range(0, len(entries), _STEP):
@@ -236,7 +237,7 @@ class ListPages:
         return f"{what}; {len(foreign)} entries are left out"
 
     def _note(self, call: Question, node: str, note: str) -> None:
-        """Keep a sentence about a node's part in a list; empty: nothing is wrong."""
+        # An empty note says that nothing is wrong any more.
         before = self._notes.pop((node, call.driver, call.method), "")
         if note:
             self._notes[node, call.driver, call.method] = note

@@ -19,7 +19,7 @@ from cloud.claims.rules import CHANGES, DELETIONS, LISTINGS, Thing
 from cloud.hub_settings import HubSettings
 from cloud.nodes.capabilities import with_topology
 from cloud.nodes.elections import Elections
-from cloud.nodes.fleet import Fleet, Fleets
+from cloud.nodes.fleet import Fleets
 from cloud.nodes.question import Answer, Question
 from cloud.placement.affinity import Affinity, Fit
 from cloud.placement.capacity import largest
@@ -56,7 +56,7 @@ class Placement:
         self.affinity = Affinity(source) if source is not None else None
         self.inventories = Inventories(nodes, claims)
         self._pages = ListPages(nodes, claims, self._elsewhere)
-        self._nodes, self._fleets, self._loss = nodes, fleets, loss
+        self._nodes, self.fleets, self._loss = nodes, fleets, loss
         self.foreign = ForeignIds(metrics, nodes.segments, self._elsewhere)
         self._most_open = settings.max_open_creates
         self.elections = Elections(fleets, claims, source, metrics, rules=settings.election_rules)
@@ -64,7 +64,7 @@ class Placement:
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def changed(self, driver: str) -> None:
-        self._fleets.changed(driver)
+        self.fleets.changed(driver)
         self.elections.wake()
 
     def report(self, driver: str, node: str, mode: str) -> DriverReport | None:
@@ -73,7 +73,7 @@ class Placement:
         `node` is the node that the proxy driver names, or empty. Raises CallError if one node decides it, and the hub
         cannot tell which.
         """
-        fleet = self._fleets.of(driver)
+        fleet = self.fleets.of(driver)
         if mode == Mode.SHARED:
             self.elections.want(driver)
             election = self.elections.drivers.get(driver)
@@ -87,19 +87,16 @@ class Placement:
 
     def lacking(self, node: str, drivers: Iterable[str]) -> dict[str, list[str]]:
         """By driver: the capabilities that sidecars are offered and that a node lacks."""
-        found = {driver: sorted(self._fleets.of(driver).lacking(node)) for driver in drivers}
+        found = {driver: sorted(self.fleets.of(driver).lacking(node)) for driver in drivers}
         return {driver: missing for driver, missing in found.items() if missing}
 
     def conflicts(self, node: str) -> list[str]:
         """The node's answers that were not passed on, or that are missing in a list, a sentence each."""
         return [*self.foreign.told_by(node), *self._pages.problems(node)]
 
-    def fleet(self, driver: str) -> Fleet:
-        return self._fleets.of(driver)
-
     def fit(self, driver: str, handle: str) -> Fit:
         """The nodes that the PersistentVolumes of a handle are for. A hub without objects rules none out."""
-        fleet = self._fleets.of(driver)
+        fleet = self.fleets.of(driver)
         return self.affinity.fit(handle, driver, fleet) if self.affinity is not None else Fit([], list(fleet.members))
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -112,7 +109,7 @@ class Placement:
         `named_node` is the node that the caller names, or empty. `mode` is a `Mode` of the proxy driver's; empty: an
         operator asks by hand, and it is auto.
         """
-        elections, fleet = self.elections, self._fleets.of(driver)
+        elections, fleet = self.elections, self.fleets.of(driver)
         # A call of another placement, or of an operator, must not run beside calls of an elected node.
         is_elected = mode != Mode.LOCAL and (driver in elections.drivers or (not mode and elections.had(driver)))
         if mode == Mode.SHARED or is_elected:
@@ -166,7 +163,7 @@ class Placement:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _view(self, driver: str) -> View:
-        fleet, book = self._fleets.of(driver), self.claims.book(driver)
+        fleet, book = self.fleets.of(driver), self.claims.book(driver)
         return View(fleet, self._nodes.connected, book, self.affinity, self._loss(), self._most_open)
 
     def _elsewhere(self, driver: str, thing: Thing, node: str) -> str:

@@ -30,7 +30,7 @@ from cloud.claims.rules import CHANGES, GET_CAPACITY, KEYED, LISTINGS
 from cloud.nodes.elections import DriverElection
 from cloud.nodes.fleet import Fleet, Member
 from cloud.placement import page_tokens
-from cloud.placement.decisions import AskAll, CallInfo, Keeping, Route, Segment, Terms, View
+from cloud.placement.decisions import AskAll, CallInfo, Keeping, Route, Segment, View
 from cloud.placement.find import ListsNeeded, can_list, find, only_node
 from cloud.proxy.driver_settings import Mode
 from common.errors import (
@@ -189,8 +189,15 @@ def _shared(info: CallInfo, now: View) -> Route | AskAll:
     if not info.named_node and node in holders and has_other_machine:
         raise _other_machine(info, node, claims, election)
     # 8. Else as rule 4.
-    terms = Terms(known.lease_s if info.fields.name else 0, machine, stopped_nodes)
-    return Route(node, now.fleet.members.get(node), keeping=Keeping.OPEN, epoch=elected.epoch, terms=terms)
+    return Route(
+        node,
+        now.fleet.members.get(node),
+        keeping=Keeping.OPEN,
+        epoch=elected.epoch,
+        lease_s=known.lease_s if info.fields.name else 0,
+        machine=machine,
+        stopped_nodes=stopped_nodes,
+    )
 
 
 def _open_elsewhere(info: CallInfo, holder: str, claims: Iterable[Claim], election: DriverElection) -> CallError:
@@ -329,10 +336,8 @@ def _node_for_call(info: CallInfo, now: View) -> str:
 
 
 def _node_for_deletion(info: CallInfo, now: View, needed: ListsNeeded) -> str:
-    """A node for the deletion of a thing that no node has. Raises ListsNeeded while the hub cannot be certain.
-
-    Of the nodes that may have the thing by its PersistentVolume, the first one answers.
-    """
+    # Raises ListsNeeded while it is not certain that no node has the thing. Of the nodes that may have it by its
+    # PersistentVolume, the first one answers.
     fields = info.fields
     fleet = now.fleet
     silent = [member.node for member in fleet if not can_list(member, needed.kind, now)]
@@ -353,11 +358,8 @@ def _node_for_deletion(info: CallInfo, now: View, needed: ListsNeeded) -> str:
 
 
 def _why_uncertain(info: CallInfo, now: View, silent: Sequence[str]) -> str:
-    """Returns why a node may still have the thing although no list names it; empty if nothing speaks for it.
-
-    The reason ends the sentence `the hub has no record of it, and …`. `silent` are nodes that cannot be asked for a
-    list.
-    """
+    # The reason ends the sentence `the hub has no record of it, and …`. It is empty if no node has the thing. `silent`
+    # are nodes that cannot be asked for a list.
     book = now.book
     members = now.fleet.members
     if now.loss:

@@ -51,6 +51,7 @@ class IdentityCache:
         path = self._path = state_dir / f"identity-{driver.replace('%', '%25').replace('/', '%2F')}.json"
         try:
             make_state_directory(state_dir)
+            # Else a directory that cannot be written is found only when the first report comes.
             probe = path.with_suffix(".new")
             probe.touch()
             probe.unlink()
