@@ -37,23 +37,17 @@ class Stopped(Exception):
 
 
 class Callers:
-    """Many lives of volumes at one time, each in a thread of its own.
-
-    Attributes:
-        steps: all that was asked for; threads append to it.
-    """
+    """Many lives of volumes at one time, each in a thread of its own."""
 
     def __init__(self, seed: int, drivers: dict[str, Ask], nodes: Sequence[str], *, local: str, at_once: int) -> None:
         """Start nothing yet.
 
         Args:
             seed: what each life wants follows from it, and from the name.
-            drivers: by name.
-            nodes: their names.
             local: the driver whose volumes live on one node.
             at_once: how many lives run at one time.
         """
-        self.steps: list[Step] = []
+        self.steps: list[Step] = []  # all that was asked for; threads append to it
         self._seed, self._drivers, self._nodes, self._local = seed, drivers, nodes, local
         self._ends, self._stops = threading.Event(), threading.Event()
         self._lock, self._begun = threading.Lock(), 0

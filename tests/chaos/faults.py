@@ -11,19 +11,12 @@ GAP_S = 1.5
 
 
 class Kind(NamedTuple):
-    """One kind of fault.
-
-    Attributes:
-        what: its name.
-        whom: the kinds of targets that it may have.
-        weight: how often it comes.
-        longest_s: how long it may last; of a killed process, until it is started again.
-    """
+    """One kind of fault."""
 
     what: str
-    whom: Sequence[str]
-    weight: float
-    longest_s: float
+    whom: Sequence[str]  # the kinds of targets that it may have
+    weight: float  # how often it comes
+    longest_s: float  # how long it may last; of a killed process, until it is started again
 
 
 _PROCESSES = ("hub", "agent", "agent", "proxy", "vendor", "vendor")

@@ -45,25 +45,15 @@ class Attempt(NamedTuple):
 
 @dataclass
 class Step:
-    """One thing that a caller wants done.
+    """One thing that a caller wants done."""
 
-    Attributes:
-        life: the name of the volume that it is about.
-        method: the CSI method.
-        key: the values of the request's fields in `KEYS`.
-        begin: when the caller began with it.
-        attempts: its calls.
-        made: the id in the answer to a create.
-        over: when the caller knew the outcome, or that of the opposite step; never: `math.inf`.
-    """
-
-    life: str
-    method: str
-    key: tuple[str, ...]
-    begin: float
-    attempts: list[Attempt] = field(default_factory=list)
-    made: str = ""
-    over: float = math.inf
+    life: str  # the name of the volume that it is about
+    method: str  # the CSI method
+    key: tuple[str, ...]  # the values of the request's fields in `KEYS`
+    begin: float  # when the caller began with it
+    attempts: list[Attempt] = field(default_factory=list)  # its calls
+    made: str = ""  # the id in the answer to a create
+    over: float = math.inf  # when the caller knew the outcome, or that of the opposite step; never: `math.inf`
 
 
 class Left(NamedTuple):

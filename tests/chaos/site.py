@@ -53,8 +53,6 @@ class Site:
     Attributes:
         plane: the control plane.
         targets: what may fail, by the kinds of `tests.chaos.faults`.
-        drivers: the drivers, by name and node: `n1/local.chaos.csi`.
-        proxies: by driver.
     """
 
     def __init__(self, directory: Path, logs: Path, peer: Callable[[str], Path]) -> None:
@@ -72,8 +70,8 @@ class Site:
         self._links: dict[str, list[RemoteLink]] = {}
         self._disks: dict[str, Path] = {}
         self._members: list[Member] = []
-        self.drivers: dict[str, RunningDriver] = {}
-        self.proxies: dict[str, Proxy] = {}
+        self.drivers: dict[str, RunningDriver] = {}  # the drivers, by name and node: `n1/local.chaos.csi`
+        self.proxies: dict[str, Proxy] = {}  # by driver
         try:
             self._start(peer)
         except BaseException:

@@ -22,25 +22,15 @@ _PROGRESS_S = 5.0
 
 @dataclass
 class Result:
-    """The outcome of a run.
+    """The outcome of a run."""
 
-    Attributes:
-        seed: of the plan.
-        faults: those that happened.
-        steps: all that the callers wanted.
-        journals: by driver.
-        settled_s: from the last fault until all had an outcome and nothing was left.
-        findings: what must not be.
-        complaints: tracebacks in logs.
-    """
-
-    seed: int
-    faults: list[Fault] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    journals: dict[str, list[Call]] = field(default_factory=dict)
-    settled_s: float = 0.0
-    findings: list[Finding] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
+    seed: int  # of the plan
+    faults: list[Fault] = field(default_factory=list)  # those that happened
+    steps: list[Step] = field(default_factory=list)  # all that the callers wanted
+    journals: dict[str, list[Call]] = field(default_factory=dict)  # by driver
+    settled_s: float = 0.0  # from the last fault until all had an outcome and nothing was left
+    findings: list[Finding] = field(default_factory=list)  # what must not be
+    complaints: list[str] = field(default_factory=list)  # tracebacks in logs
 
     def report(self) -> str:
         """Return all that a reader of a failure needs, or one line."""

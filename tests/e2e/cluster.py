@@ -37,19 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """A vendor's driver in the cluster.
+    """A vendor's driver in the cluster."""
 
-    Attributes:
-        vendor: whose.
-        proxy: the proxy driver.
-        keeper: who starts the stock sidecars on its socket again when they end.
-        on: the driver's processes, by node.
-    """
-
-    vendor: Vendor
+    vendor: Vendor  # whose
     proxy: Proxy
-    keeper: KeepingSupervisor
-    on: dict[str, RunningDriver]
+    keeper: KeepingSupervisor  # who starts the stock sidecars on its socket again when they end
+    on: dict[str, RunningDriver]  # the driver's processes, by node
 
     @property
     def name(self) -> str:
@@ -97,14 +90,9 @@ class Cluster:
         logs: for the logs of all processes but the control plane's.
         peer: finds a peer's binary or published file by name.
         tool: finds a program of Debian's packages by name.
-
-    Attributes:
-        plane: the control plane.
-        api: the cluster, as its administrator sees it.
-        bridge: hub, proxy drivers and agents.
     """
 
-    api: KubeApi
+    api: KubeApi  # the cluster, as its administrator sees it
 
     def __init__(
         self, directory: Path, logs: Path, *, peer: Callable[[str], Path], tool: Callable[[str], Path]
@@ -116,7 +104,7 @@ class Cluster:
         plane = directory / "plane"
         plane.mkdir()
         self.plane = ControlPlane(plane, peer=peer, nodes=KUBELETS)
-        self.bridge = Deployment(directory, self._logs)
+        self.bridge = Deployment(directory, self._logs)  # hub, proxy drivers and agents
         self._nodes: dict[str, KubeletNode | OwnNode] = {}
         self._drivers: dict[str, Driver] = {}
         self._keepers: list[KeepingSupervisor] = []

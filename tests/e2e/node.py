@@ -30,22 +30,13 @@ class Node(ABC):
     """What nodes of both kinds have.
 
     Args:
-        name: the node's name.
-        directory: for everything but logs; its path must be short.
-        logs: for the logs of its processes.
         bridge: whose hub the agent dials.
         peer: finds a peer's binary by name.
-
-    Attributes:
-        root: the kubelet's directory, or what the agent has in its place.
-        machine: where all of the node's processes run.
-        vendors: the drivers on it, by name.
-        recorders: what was asked of those that are watched, by name.
     """
 
     container: Object | None = None
     """That of the agent, on a node with a kubelet."""
-    root: Path
+    root: Path  # the kubelet's directory, or what the agent has in its place
     relay: Path | None = None
     """Where the agent has a socket for each driver, for a kubelet."""
 
@@ -55,11 +46,11 @@ class Node(ABC):
         directory.mkdir(parents=True)
         logs.mkdir()
         self.name = name
-        self.directory = directory
-        self.logs = logs
-        self.machine = Machine(directory, self.logs, shares=True)
+        self.directory = directory  # for everything but logs; its path must be short
+        self.logs = logs  # for the logs of its processes
+        self.machine = Machine(directory, self.logs, shares=True)  # where all of the node's processes run
         self.vendors: dict[str, RunningDriver] = {}
-        self.recorders: dict[str, Recorder] = {}
+        self.recorders: dict[str, Recorder] = {}  # what was asked of those that are watched, by name
         self._peer = peer
         self._bridge = bridge
         self._links = [bridge.start_link(to=hub) for hub in bridge.hubs]
@@ -77,7 +68,6 @@ class Node(ABC):
         """Start a vendor's driver, and a registrar that announces it.
 
         Args:
-            vendor: which.
             state: the state directory that it shares with other nodes; None for one of its own.
         """
         directory, plugin = self.directory / vendor.name, self.root / "plugins" / vendor.name

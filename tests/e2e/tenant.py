@@ -42,17 +42,10 @@ _EXPANDED_LIMIT_S = 120.0
 
 
 class Tenant:
-    """See the module.
-
-    Attributes:
-        cluster: where it all is.
-        namespace: the tenant's own.
-    """
-
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.api = cluster.api
-        self.namespace = cluster.plane.new_namespace()
+        self.namespace = cluster.plane.new_namespace()  # the tenant's own
         self._own: list[tuple[str, str]] = []
         """Kind and name of what it made that is in no namespace."""
 
@@ -133,12 +126,10 @@ class Tenant:
         """Create a pod.
 
         Args:
-            name: the pod's.
             node: where it is to run, so the scheduler puts it there; None: it chooses.
             claims: those that it uses as file systems.
             devices: those that it uses as block devices.
             inline: inline volumes: name → CSI source.
-            annotations: the pod's.
             wait: whether to wait until it has its volumes.
             spec: further fields of the pod's spec.
 

@@ -13,30 +13,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Vendor:
-    """A vendor's driver.
+    """A vendor's driver."""
 
-    Attributes:
-        name: the driver's name, and that of its storage class.
-        flags: of the test driver.
-        nodes: where it runs.
-        pinned: the node that serves all calls of the sidecars, where the driver's processes share one state directory,
-            as the nodes of a SAN or an NFS server do. None: each node has storage of its own.
-        csi_driver: the spec of its CSIDriver.
-        annotations: of its CSIDriver.
-        watched: whether all that its nodes ask of it is recorded, on its way.
-        relayed: whether kubelets call it through the agent's relay.
-        proxy_flags: of its proxy driver.
-    """
-
-    name: str
-    flags: tuple[str, ...]
-    nodes: tuple[str, ...]
+    name: str  # the driver's name, and that of its storage class
+    flags: tuple[str, ...]  # of the test driver
+    nodes: tuple[str, ...]  # where it runs
+    # The node that serves all calls of the sidecars, where the driver's processes share one state directory, as the
+    # nodes of a SAN or an NFS server do. None: each node has storage of its own.
     pinned: str | None
-    csi_driver: Mapping[str, Any] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    watched: bool = False
-    relayed: bool = False
-    proxy_flags: tuple[str, ...] = ()
+    csi_driver: Mapping[str, Any] = field(default_factory=dict)  # the spec of its CSIDriver
+    annotations: Mapping[str, str] = field(default_factory=dict)  # of its CSIDriver
+    watched: bool = False  # whether all that its nodes ask of it is recorded, on its way
+    relayed: bool = False  # whether kubelets call it through the agent's relay
+    proxy_flags: tuple[str, ...] = ()  # of its proxy driver
 
     @property
     def is_local(self) -> bool:

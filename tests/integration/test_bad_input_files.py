@@ -35,17 +35,11 @@ from tests.kit.waiting import wait_for
 
 @dataclass(frozen=True)
 class Role:
-    """One of the three processes.
+    """One of the three processes."""
 
-    Attributes:
-        words: the command.
-        flags: what it needs, with `{}` for a directory of its own.
-        socket: the flag of the UNIX socket that it makes.
-    """
-
-    words: tuple[str, ...]
-    flags: tuple[str, ...]
-    socket: str
+    words: tuple[str, ...]  # the command
+    flags: tuple[str, ...]  # what it needs, with `{}` for a directory of its own
+    socket: str  # the flag of the UNIX socket that it makes
 
     def __str__(self) -> str:
         return self.words[0]
@@ -88,11 +82,7 @@ def refusal_of(role: Role, directory: Path, *flags: str) -> str:
 
 
 class Serving(Member):
-    """A process alone, which must log no traceback.
-
-    Attributes:
-        socket: the UNIX socket that it makes.
-    """
+    """A process alone, which must log no traceback."""
 
     def __init__(
         self,
@@ -103,7 +93,7 @@ class Serving(Member):
         program: Sequence[str] = (str(prefork.PROGRAM),),
         at: Path | None = None,
     ) -> None:
-        self.socket = at or directory / "it.sock"
+        self.socket = at or directory / "it.sock"  # the UNIX socket that it makes
         command = role.command(directory, *flags, program=program)
         super().__init__(str(role), command, logs, ready=lambda: listens_on(self.socket))
 

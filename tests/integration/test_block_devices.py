@@ -25,7 +25,6 @@ class Node:
     """A root directory as a container has it, where mounts outlive the container, and what a driver published there.
 
     Attributes:
-        devices: the agent's, of the test's own mount namespace.
         first: a device (a file, which can be held open as well).
         second: another one.
     """
@@ -36,7 +35,7 @@ class Node:
         subprocess.run(["mount", "--bind", self.root, self.root], check=True)
         subprocess.run(["mount", "--make-shared", self.root], check=True)
         self._layout = Layout(self.root)
-        self.devices = BlockDevices(RootDir(self.root), self._layout)
+        self.devices = BlockDevices(RootDir(self.root), self._layout)  # the agent's, of the test's own mount namespace
         self.first, self.second = directory / "first", directory / "second"
         for device in (self.first, self.second):
             device.write_bytes(bytes(1024 * 1024))

@@ -53,18 +53,13 @@ DEFERRED = replace(
 
 
 class Engine:
-    """Podman with directories of a test.
-
-    Attributes:
-        files: the CDI files that it reads.
-        volume: the path of the deferred volume.
-    """
+    """Podman with directories of a test."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.layout = Layout(home / "kubelet")
-        self.files = CdiFiles(home / "cdi", self.layout)
-        self.volume = self.layout.target("pod", "pv-1")
+        self.files = CdiFiles(home / "cdi", self.layout)  # the CDI files that it reads
+        self.volume = self.layout.target("pod", "pv-1")  # the path of the deferred volume
         self._runtime, self._kept, self._rootfs = home / "runtime", home / "config.json", home / "rootfs"
         for folder in (home / "cdi", self.volume, self._rootfs):
             folder.mkdir(parents=True)

@@ -42,21 +42,15 @@ LOST = "no answer of the hub for 2 s (--controller-lease)"
 
 
 class Hub(Peer):
-    """A hub with one agent, which calls as a test says.
-
-    Attributes:
-        link: the agent's newest link.
-        greetings: how many links there were.
-        epoch: of its hello.
-    """
+    """A hub with one agent, which calls as a test says."""
 
     origin = Origin.HUB
 
     def __init__(self, epoch: int = 1) -> None:
         super().__init__(self._read)
-        self.epoch = epoch
-        self.link: Link | None = None
-        self.greetings = 0
+        self.epoch = epoch  # of its hello
+        self.link: Link | None = None  # the agent's newest link
+        self.greetings = 0  # how many links there were
         self._listener = Listener(
             listen_tcp(HostPort("127.0.0.1", 0)),
             Side(introduce("hub", "hub", instance=f"elects-{epoch}"), self, Limits(keepalive_s=60.0)),
@@ -106,20 +100,14 @@ async def ended(stream: Stream) -> Status:
 
 @dataclass
 class LeasedNode:
-    """Two hubs, an agent and its vendor.
+    """Two hubs, an agent and its vendor."""
 
-    Attributes:
-        hub: it leads.
-        line: the line between this hub and the agent.
-        gate: lets the vendor answer its running creates.
-    """
-
-    hub: Hub
+    hub: Hub  # it leads
     standby: Hub
-    line: Line
+    line: Line  # the line between this hub and the agent
     agent: Agent
     vendor: Vendor
-    gate: threading.Event = field(default_factory=threading.Event)
+    gate: threading.Event = field(default_factory=threading.Event)  # lets the vendor answer its running creates
 
     async def running_create(self, name: str = "pvc-1") -> Stream:
         """A CreateVolume of epoch 5 that hangs at the vendor."""

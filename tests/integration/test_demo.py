@@ -39,14 +39,10 @@ needs_root = needs.skip_without(needs.root())  # it can mount, and lose the righ
 
 
 class Theatre:
-    """A place for one performance.
-
-    Attributes:
-        directory: where the demo makes its directory.
-    """
+    """A place for one performance."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory = directory  # where the demo makes its directory
         self._demo: subprocess.Popen[str] | None = None
 
     def perform(self, *prefix: str, terminal: int | None = None, **variables: str) -> subprocess.Popen[str]:

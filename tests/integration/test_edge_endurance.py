@@ -34,17 +34,11 @@ _POOL = min(32, (os.cpu_count() or 1) + 4)
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds: numbers that are the same after as many rounds as one likes.
+    """What a process holds: numbers that are the same after as many rounds as one likes."""
 
-    Attributes:
-        files: its open file descriptors.
-        threads: its threads.
-        rows: the rows of its databases.
-    """
-
-    files: int
+    files: int  # its open file descriptors
     threads: int
-    rows: dict[str, int]
+    rows: dict[str, int]  # the rows of its databases
 
     def is_no_more_than(self, before: Held) -> bool:
         """Whether nothing has grown, but for the loop's pool of threads, which grows to its limit by chance.

@@ -251,21 +251,16 @@ class Patched:
     """A server that answers patches.
 
     Attributes:
-        asked: the number of requests on each connection.
-        serving: the task of each connection.
-        heads: the head of each request.
-        answers: the next answers; without one, an empty object.
-        ends: whether the server ends an idle connection at once.
         came: a request has come.
         hold: answers wait for it.
     """
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.serving: list[Any] = []
-        self.heads: list[bytes] = []
-        self.answers: list[bytes] = []
-        self.ends = False
+        self.asked: list[int] = []  # the number of requests on each connection
+        self.serving: list[Any] = []  # the task of each connection
+        self.heads: list[bytes] = []  # the head of each request
+        self.answers: list[bytes] = []  # the next answers; without one, an empty object
+        self.ends = False  # whether the server ends an idle connection at once
         self.came, self.hold = asyncio.Event(), asyncio.Event()
         self.hold.set()
 

@@ -26,17 +26,15 @@ class Site:
     """A node n1 that mounts, a node n2 with a create in doubt, and a node n3 that is away.
 
     Attributes:
-        node: n1, with the hub.
         kept: a volume with a PersistentVolume and a pod.
         lost: a volume that a person made at the vendor, and that nobody refers to.
-        pinned: the same, made through a pinned proxy driver.
         busy: a volume that is still mounted, and whose pod is gone.
     """
 
     def __init__(self, node: EdgeNode) -> None:
-        self.node = node
+        self.node = node  # n1, with the hub
         self.kept, self.lost, self.busy = (node.make_volume(name) for name in ("kept", "lost", "busy"))
-        self.pinned = ""
+        self.pinned = ""  # the same, made through a pinned proxy driver
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         return by_hand("audit", f"--hub=unix://{self.node.bridge.hub.uds}", *argv)

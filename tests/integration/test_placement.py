@@ -23,16 +23,11 @@ from tests.kit.waiting import wait_for
 
 @dataclass
 class Site:
-    """Two nodes, and a proxy driver for both.
-
-    Attributes:
-        vendors: by node.
-        agents: by node.
-    """
+    """Two nodes, and a proxy driver for both."""
 
     bridge: Bridge
-    vendors: dict[str, Vendor]
-    agents: dict[str, Agent]
+    vendors: dict[str, Vendor]  # by node
+    agents: dict[str, Agent]  # by node
     proxy: Proxy
     sidecar: Sidecar
 

@@ -32,20 +32,14 @@ SOON_S = 10.0
 
 @dataclass
 class Site:
-    """Three nodes, and a proxy driver for all of them.
-
-    Attributes:
-        vendors: by node.
-        agents: by node.
-        threads: for calls that a test holds.
-    """
+    """Three nodes, and a proxy driver for all of them."""
 
     bridge: Bridge
-    vendors: dict[str, Vendor]
-    agents: dict[str, Agent]
+    vendors: dict[str, Vendor]  # by node
+    agents: dict[str, Agent]  # by node
     proxy: Proxy
     sidecar: Sidecar
-    threads: ThreadPoolExecutor
+    threads: ThreadPoolExecutor  # for calls that a test holds
 
     def create(self, name: str) -> Outcome:
         return self.sidecar.call("CreateVolume", create(name))

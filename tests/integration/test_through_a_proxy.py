@@ -22,15 +22,11 @@ HOST = "127.1"
 
 
 class Tinyproxy:
-    """A proxy on this machine.
-
-    Attributes:
-        address: `host:port`.
-    """
+    """A proxy on this machine."""
 
     def __init__(self, directory: Path, *settings: str) -> None:
         (self._port,) = free_ports(1)
-        self.address = f"127.0.0.1:{self._port}"
+        self.address = f"127.0.0.1:{self._port}"  # `host:port`
         self._processes = Supervisor(directory)
         self._file = directory / f"tinyproxy-{self._port}.conf"
         self._file.write_text("\n".join([f"Port {self._port}", "Listen 127.0.0.1", "LogLevel Connect", *settings, ""]))

@@ -29,18 +29,12 @@ def methods_of(service: str) -> set[str]:
 
 @dataclass
 class Identity:
-    """A driver's answers about itself.
+    """A driver's answers about itself."""
 
-    Attributes:
-        name: its GetPluginInfo name.
-        version: its vendor_version.
-        node_id: its NodeGetInfo node_id.
-        capabilities: names of ControllerServiceCapability.RPC.
-    """
-
-    name: str
-    version: str = "1.2.3"
-    node_id: str = "node-id"
+    name: str  # its GetPluginInfo name
+    version: str = "1.2.3"  # its vendor_version
+    node_id: str = "node-id"  # its NodeGetInfo node_id
+    # Names of ControllerServiceCapability.RPC.
     capabilities: list[str] = field(default_factory=lambda: list(METHODS_OF_A_DRIVER))
 
 

@@ -47,14 +47,10 @@ class UnforeseenError(AssertionError):
 
 
 class Member:
-    """One process of the bridge.
-
-    Attributes:
-        process: the process, in all its lives.
-    """
+    """One process of the bridge."""
 
     def __init__(self, name: str, command: Sequence[object], logs: Path, *, ready: Callable[[], bool]) -> None:
-        self.process = Process(name, command, log=logs / f"{name}.log")
+        self.process = Process(name, command, log=logs / f"{name}.log")  # the process, in all its lives
         self._ready = ready
 
     def start(self, *, wait: bool = True) -> None:
@@ -105,15 +101,9 @@ def _about(message: str, lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]
 
 
 class Hub(Member):
-    """The hub.
+    """The hub."""
 
-    Attributes:
-        uds: its UNIX socket.
-        address: the address for agents, `host:port`.
-        http: the address of `--http`; empty: it has none.
-    """
-
-    http: str = ""
+    http: str = ""  # the address of `--http`; empty: it has none
 
     def __init__(
         self,
@@ -125,8 +115,8 @@ class Hub(Member):
         host: str = "127.0.0.1",
     ) -> None:
         (port,) = free_ports(1)
-        self.uds = directory / "hub.sock"
-        self.address = f"{host}:{port}"
+        self.uds = directory / "hub.sock"  # its UNIX socket
+        self.address = f"{host}:{port}"  # the address for agents, `host:port`
         command = [
             _PROGRAM,
             "hub",
@@ -143,18 +133,13 @@ class Hub(Member):
 
 
 class Agent(Member):
-    """An edge agent.
-
-    Attributes:
-        node: its node's name.
-        socket: its status socket.
-    """
+    """An edge agent."""
 
     def __init__(
         self, node: str, hub: str, sockets: Sequence[Path], directory: Path, logs: Path, flags: Sequence[str]
     ) -> None:
         self.node = node
-        self.socket = directory / f"{node}.sock"
+        self.socket = directory / f"{node}.sock"  # its status socket
         command = [
             _PROGRAM,
             "edge",
@@ -188,19 +173,14 @@ class Agent(Member):
 
 
 class Proxy(Member):
-    """A proxy driver.
-
-    Attributes:
-        socket: its CSI socket.
-        cache: the file with the driver's Identity.
-    """
+    """A proxy driver."""
 
     def __init__(
         self, driver: str, hub: str, node: str | None, directory: Path, logs: Path, flags: Sequence[str]
     ) -> None:
         directory.mkdir()
         self.socket = directory / "csi.sock"
-        self.cache = directory / "state" / f"identity-{driver}.json"
+        self.cache = directory / "state" / f"identity-{driver}.json"  # the file with the driver's Identity
         command = [
             _PROGRAM,
             "driver",
@@ -242,15 +222,9 @@ class Served(Proxy):
 
 
 class Bridge:
-    """The members, and the links between them.
+    """The members, and the links between them."""
 
-    Attributes:
-        serves: the driver whose proxy driver runs inside the hub; empty: none.
-        hub: the hub, once it was started.
-        links: the lab links that agents dial through.
-    """
-
-    hub: Hub
+    hub: Hub  # the hub, once it was started
 
     def __init__(self, directory: Path, logs: Path, *, serves: str = "") -> None:
         """Make a bridge without members.
@@ -260,10 +234,10 @@ class Bridge:
             logs: for the members' logs.
             serves: a driver whose proxy driver runs inside the hub. `start_proxy` then returns that one first.
         """
-        self.serves = serves
+        self.serves = serves  # the driver whose proxy driver runs inside the hub; empty: none
         self._directory, self._logs = directory, logs
         self.members: list[Member] = []
-        self.links: list[RemoteLink] = []
+        self.links: list[RemoteLink] = []  # the lab links that agents dial through
         self._proxies: list[Proxy] = []
         self._served: Served | None = None
         self._foreseen: list[str] = []
@@ -292,7 +266,6 @@ class Bridge:
         """Start an agent with the vendors' sockets.
 
         Args:
-            node: its node's name.
             sockets: the sockets for its `--driver` flags.
             flags: further flags. Those named --hub stand in place of the hub of this bridge.
             through: the address of a lab link to the hub.

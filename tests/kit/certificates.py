@@ -77,12 +77,7 @@ class Pem:
 class Authority:
     """Signs certificates into a directory.
 
-    Attributes:
-        path: its certificate.
-        key_path: its private key.
-
     Args:
-        directory: for the files.
         name: the CA's name.
         strict: all certificates have the extensions that RFC 5280 demands and many clusters' lack: key identifiers, and
             the key usage of a CA.
@@ -99,7 +94,7 @@ class Authority:
         parent: Authority | None = None,
         lifetime_s: float = 3600.0,
     ) -> None:
-        self.directory = directory
+        self.directory = directory  # for the files
         self._issued = 0
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -111,9 +106,9 @@ class Authority:
         if strict:
             builder = builder.add_extension(_CA_USAGE, critical=True)
         certificate = builder.sign(signer._key, hashes.SHA256())
-        self.path = directory / f"{name.replace(' ', '-')}.pem"
+        self.path = directory / f"{name.replace(' ', '-')}.pem"  # its certificate
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        self.key_path = self.path.with_suffix(".key")
+        self.key_path = self.path.with_suffix(".key")  # its private key
         _write_key(self.key_path, self._key)
 
     def hub(self, *addresses: str, names: Iterable[str] = (), serves: Sequence[str] = ()) -> Pem:

@@ -27,11 +27,7 @@ class OutOfMemoryError(AssertionError):
 
 
 class ControlGroup:
-    """The group; a context manager.
-
-    Attributes:
-        words: the words before a command that run it in the group, with all its children.
-    """
+    """The group; a context manager."""
 
     def __init__(self, name: str, *, memory_mb: int | None = None, cores: float | None = None) -> None:
         """Describe a group; None: no limit."""
@@ -39,6 +35,7 @@ class ControlGroup:
         self._newer = (_ROOT / "cgroup.controllers").exists()
         self._memory, self._cpu = (_ROOT / ("" if self._newer else kind) / name for kind in ("memory", "cpu"))
         files = " ".join(str(path / "cgroup.procs") for path in self._places)
+        # The words before a command that run it in the group, with all its children.
         self.words = ("sh", "-c", _ENTER, files)
 
     @property

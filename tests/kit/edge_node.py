@@ -46,17 +46,9 @@ _MIB = 1 << 20
 
 
 class EdgeNode:
-    """The node; a context manager.
+    """The node; a context manager."""
 
-    Attributes:
-        root: the kubelet's directory.
-        manifests: the directory from which the hub reads the objects.
-        driver: the vendor's driver.
-        bridge: hub and agent.
-        machine: runs agent and driver, if it can be switched off.
-    """
-
-    driver: RunningDriver
+    driver: RunningDriver  # the vendor's driver
     agent: Agent
 
     def __init__(self, directory: Path, logs: Path, *, reboots: bool = False) -> None:
@@ -67,12 +59,12 @@ class EdgeNode:
             logs: for the processes' logs.
             reboots: it gets a mount namespace of its own, and can be switched off.
         """
-        self.machine = Machine(directory, logs) if reboots else None
+        self.machine = Machine(directory, logs) if reboots else None  # runs agent and driver, if it can be switched off
         self.directory = directory
         self.root = directory / "kubelet"
-        self.manifests = directory / "manifests"
+        self.manifests = directory / "manifests"  # the directory from which the hub reads the objects
         self.manifests.mkdir()
-        self.bridge = Bridge(directory, logs)
+        self.bridge = Bridge(directory, logs)  # hub and agent
         self._logs = logs
         self._supervisor = _VendorSupervisor(logs / "vendor", self.machine)
         self._flags: tuple[str, ...] = ()

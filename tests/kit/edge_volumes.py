@@ -154,16 +154,11 @@ class FakeStore:
 
 
 class FakeFacts:
-    """Facts, which the hub has at once.
-
-    Attributes:
-        kept: the facts.
-        told: every state that they had.
-    """
+    """Facts, which the hub has at once."""
 
     def __init__(self) -> None:
         self.kept: dict[Ref, dict[str, Any]] = {}
-        self.told: list[tuple[Ref, dict[str, Any]]] = []
+        self.told: list[tuple[Ref, dict[str, Any]]] = []  # every state that they had
 
     def put(self, ref: Ref, body: dict[str, Any]) -> None:
         self.kept[ref] = body
@@ -250,17 +245,14 @@ class FakeFence(Fencing):
     Attributes:
         why_not: why no volume is fenced.
         waits: why no volume can be held now.
-        held: the volumes that it fences.
-        done: by fenced volume, what was done; empty while it is being shut down.
-        kept: why a volume turned out to be one that cannot be fenced.
         holding: why a volume cannot be released.
     """
 
     def __init__(self) -> None:
         self.why_not = self.waits = self.holding = ""
-        self.held: list[VolumeKey] = []
-        self.done: dict[VolumeKey, str] = {}
-        self.kept: dict[VolumeKey, str] = {}
+        self.held: list[VolumeKey] = []  # the volumes that it fences
+        self.done: dict[VolumeKey, str] = {}  # by fenced volume, what was done; empty while it is being shut down
+        self.kept: dict[VolumeKey, str] = {}  # why a volume turned out to be one that cannot be fenced
         self._changed: list[Callable[[Collection[VolumeKey]], None]] = []
 
     def refusal(self, _volume: Volume) -> str:
@@ -335,25 +327,18 @@ Outcome = Exception | asyncio.Event | None
 
 
 class FakePlugin:
-    """Records each step, and ends it as a test has set.
-
-    Attributes:
-        calls: the steps, with the volume's handle and the pod's uid.
-        given: each step's further arguments.
-        outcomes: by step, the ends of the next ones: an error, an event to wait for, or None.
-        mounted: the present mounts.
-        at_once: by volume, the most steps that ran at the same time.
-    """
+    """Records each step, and ends it as a test has set."""
 
     def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.given: list[dict[str, Any]] = []
+        self.calls: list[str] = []  # the steps, with the volume's handle and the pod's uid
+        self.given: list[dict[str, Any]] = []  # each step's further arguments
+        # By step, the ends of the next ones: an error, an event to wait for, or None.
         self.outcomes: dict[str, list[Outcome]] = {}
-        self.mounted: set[Published | Staged] = set()
+        self.mounted: set[Published | Staged] = set()  # the present mounts
         self.found = Found()
         self.told_stats: VolumeStats | None = None
         self.cleaned: list[Published | Unreadable] = []
-        self.at_once: dict[str, int] = {}
+        self.at_once: dict[str, int] = {}  # by volume, the most steps that ran at the same time
         self.mounts_something = True
         self._now: dict[str, int] = {}
 

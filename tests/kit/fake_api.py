@@ -15,22 +15,14 @@ _WITH_STATUS = {"Pod", "PersistentVolumeClaim", "PersistentVolume", "Node"}
 
 
 class FakeApi:
-    """Stands in for `cloud.kube.client.Kube`.
-
-    Attributes:
-        failures: by verb, the errors of the next calls.
-        asked: each call as verb and object.
-        forbidden: the kinds that may not be listed.
-        kubernetes: its version.
-        horizon: versions before this one are forgotten: a watch from there gets Gone.
-    """
+    """Stands in for `cloud.kube.client.Kube`."""
 
     def __init__(self) -> None:
-        self.failures: defaultdict[str, list[KubeError]] = defaultdict(list)
-        self.asked: list[str] = []
-        self.forbidden: set[str] = set()
-        self.kubernetes = (1, 36)
-        self.horizon = 0
+        self.failures: defaultdict[str, list[KubeError]] = defaultdict(list)  # by verb, the errors of the next calls
+        self.asked: list[str] = []  # each call as verb and object
+        self.forbidden: set[str] = set()  # the kinds that may not be listed
+        self.kubernetes = (1, 36)  # its version
+        self.horizon = 0  # versions before this one are forgotten: a watch from there gets Gone
         self._version = 0
         self._objects: defaultdict[str, dict[tuple[str, str], Body]] = defaultdict(dict)
         self._events: defaultdict[str, list[tuple[int, str, Body]]] = defaultdict(list)

@@ -24,20 +24,13 @@ class Failed(Exception):
 
 
 class FakeShim:
-    """One sandbox's shim, from `with` to its end.
-
-    Attributes:
-        usage: the stats by device. Another device is not in the sandbox.
-        asked: the requests: method and target.
-        raw: bytes to answer with in place of a proper answer, and then close.
-        hold: an event to wait for before any answer.
-    """
+    """One sandbox's shim, from `with` to its end."""
 
     def __init__(self, root: Path, sandbox_id: str) -> None:
-        self.usage: Mapping[str, Mapping[str, Any]] = {}
-        self.asked: list[tuple[str, str]] = []
-        self.raw: bytes | None = None
-        self.hold: threading.Event | None = None
+        self.usage: Mapping[str, Mapping[str, Any]] = {}  # the stats by device. Another device is not in the sandbox.
+        self.asked: list[tuple[str, str]] = []  # the requests: method and target
+        self.raw: bytes | None = None  # bytes to answer with in place of a proper answer, and then close
+        self.hold: threading.Event | None = None  # an event to wait for before any answer
         self.path = root / sandbox_id / "shim-monitor.sock"
 
     def __enter__(self) -> Self:

@@ -15,19 +15,17 @@ class FakeWatchdog:
 
     Attributes:
         path: of the pipe.
-        resets: how often its time has ended.
     """
 
     def __init__(self, path: Path, time_s: float, reset: Callable[[], None]) -> None:
         """Make the pipe.
 
         Args:
-            path: where.
             time_s: seconds without a byte after which it resets the machine.
             reset: resets it; called in a thread.
         """
         self.path, self._time_s, self._reset = path, time_s, reset
-        self.resets = 0
+        self.resets = 0  # how often its time has ended
         os.mkfifo(path)
         self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         self._is_over = threading.Event()

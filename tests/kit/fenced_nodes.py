@@ -79,25 +79,17 @@ KINDS = ("open", "direct", "mmap", "fork")
 
 
 class Node:
-    """One of the two nodes.
-
-    Attributes:
-        link: the line between agent and hub.
-        agent: the agent.
-        vendor: the driver, in the test's process; it mounts inside the node.
-        watchdog: the watchdog.
-        writers: the processes that write to the volume.
-        working: the agent's working directory.
-    """
+    """One of the two nodes."""
 
     def __init__(self, nodes: FencedNodes, name: str) -> None:
         self.name, self._nodes = name, nodes
-        self.writers: list[Process] = []
+        self.writers: list[Process] = []  # the processes that write to the volume
         self._count = 0
         self.directory = nodes.directory / f"m-{name}"
         self.directory.mkdir()
         self.machine = Machine(self.directory, self.directory)
         self.machine.boot()
+        # The driver, in the test's process; it mounts inside the node.
         self.vendor = Vendor(self.directory / "v.sock", name=DRIVER)
         self.vendor.identity.node_id = name
         self.vendor.on("NodeGetCapabilities", lambda _call: _STAGES)
@@ -107,7 +99,7 @@ class Node:
         self.vendor.on("NodeUnstageVolume", lambda call: self._unmount(call, csi.NodeUnstageVolumeResponse()))
         self.vendor.start()
         self.watchdog = FakeWatchdog(self.directory / "watchdog", WATCHDOG_S, self.reset)
-        self.link = nodes.bridge.start_link()
+        self.link = nodes.bridge.start_link()  # the line between agent and hub
         self.root = self.directory / "kubelet"
         fence = (f"--controller-lease={LEASE_S:g}s", "--fence=on", f"--watchdog={self.watchdog.path}")
         agent = Agent(
@@ -118,7 +110,7 @@ class Node:
             nodes.logs,
             (f"--root-dir={self.root}", "--keepalive=1s", *fence),
         )
-        self.working = self.directory / "working"
+        self.working = self.directory / "working"  # the agent's working directory
         self.working.mkdir()
         words = ["env", f"--chdir={self.working}", sys.executable, "-P", fencing_agent.__file__, f"{WATCHDOG_S:g}"]
         words += agent.process.command[1:]

@@ -244,21 +244,13 @@ class PlainVendor(Vendor):
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A hostile hub, and the node of its victim.
+    """A hostile hub, and the node of its victim."""
 
-    Attributes:
-        hub: the attacker's.
-        agent: the agent of node n1, which has accepted the hub.
-        vendor: the vendor's driver on that node.
-        root: the agent's root directory.
-        outside: a directory beside it, with one file that no attack may touch.
-    """
-
-    hub: HostileHub
-    agent: Agent
-    vendor: PlainVendor
-    root: Path
-    outside: Path
+    hub: HostileHub  # the attacker's
+    agent: Agent  # the agent of node n1, which has accepted the hub
+    vendor: PlainVendor  # the vendor's driver on that node
+    root: Path  # the agent's root directory
+    outside: Path  # a directory beside it, with one file that no attack may touch
 
     def left_outside(self) -> list[str]:
         """Return the entries of the directory outside the root directory."""

@@ -52,19 +52,13 @@ ANSWER = fields((":status", "200"), ("content-type", "application/grpc"))
 
 
 class Wire(asyncio.Transport):
-    """A transport without a socket, whose peer reads everything at once.
-
-    Attributes:
-        writes: what was written.
-        aborts: how often it was aborted.
-        ends: whether the connection ends when this side closes it.
-    """
+    """A transport without a socket, whose peer reads everything at once."""
 
     def __init__(self, protocol: asyncio.BaseProtocol) -> None:
         super().__init__()
-        self.writes: list[bytes] = []
-        self.aborts = 0
-        self.ends = True
+        self.writes: list[bytes] = []  # what was written
+        self.aborts = 0  # how often it was aborted
+        self.ends = True  # whether the connection ends when this side closes it
         self._protocol, self._closing, self._lost = protocol, False, False
         protocol.connection_made(self)
 
@@ -110,12 +104,7 @@ class Wire(asyncio.Transport):
 
 
 class Serving:
-    """The server's end of a connection. `handler` answers its calls; without one they wait.
-
-    Attributes:
-        calls: the calls that came.
-        left: how many waiting calls were cancelled.
-    """
+    """The server's end of a connection. `handler` answers its calls; without one they wait."""
 
     def __init__(self, handler: Callable[[ServerCall], Callee | None] | None = None, limit: int = 1 << 20) -> None:
         settings = ServerSettings(
@@ -123,8 +112,8 @@ class Serving:
             on_error=lambda error: Status(Code.UNAVAILABLE, getattr(error, "name", type(error).__name__)),
             max_connections=10,
         )
-        self.calls: list[ServerCall] = []
-        self.left = 0
+        self.calls: list[ServerCall] = []  # the calls that came
+        self.left = 0  # how many waiting calls were cancelled
         self._handler = handler
         self.server = Server(self._take, settings)
         self.connection = ServerConnection(self.server)

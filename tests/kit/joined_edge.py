@@ -26,15 +26,10 @@ from tests.kit.ports import free_ports
 
 @dataclass(frozen=True)
 class Node:
-    """A machine that may join.
-
-    Attributes:
-        name: its name.
-        state_dir: its agent's state directory.
-    """
+    """A machine that may join."""
 
     name: str
-    state_dir: Path
+    state_dir: Path  # its agent's state directory
 
     def join(
         self, token: str, *flags: str, fault_point: str = "", environment: Mapping[str, str] | None = None
@@ -64,13 +59,12 @@ class JoinBridge(Bridge):
     """A bridge whose hub has certificates, and a join listener.
 
     Attributes:
-        authority: the CA of the bridge.
         join_port: the port of the join listener.
     """
 
     def __init__(self, directory: Path, logs: Path) -> None:
         super().__init__(directory, logs)
-        self.authority = Authority(directory)
+        self.authority = Authority(directory)  # the CA of the bridge
         (self.join_port,) = free_ports(1)
         self._joined = 0
 

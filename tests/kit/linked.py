@@ -13,18 +13,13 @@ from common.status import Code, Origin, Status
 
 
 class Peer(LinkHandler):
-    """A `LinkHandler` that accepts every peer, serves streams as a test says, and records the ends of links.
-
-    Attributes:
-        ends: reason and message of each link that ended.
-        drains: the messages of peers that began to drain.
-    """
+    """A `LinkHandler` that accepts every peer, serves streams as a test says, and records the ends of links."""
 
     origin = Origin.EDGE
 
     def __init__(self, serve: Callable[[Stream], Awaitable[None]] | None = None, *, accepts: bool = True) -> None:
-        self.ends: list[tuple[str, str]] = []
-        self.drains: list[str] = []
+        self.ends: list[tuple[str, str]] = []  # reason and message of each link that ended
+        self.drains: list[str] = []  # the messages of peers that began to drain
         self._serve = serve
         self._accepts = accepts
 

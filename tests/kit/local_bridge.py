@@ -27,11 +27,7 @@ _DRIVER = "vendor.test"
 
 
 class LocalBridge:
-    """Runs all processes' `run` as tasks of this loop.
-
-    Attributes:
-        links: between agent and hub, and between proxy driver and hub.
-    """
+    """Runs all processes' `run` as tasks of this loop."""
 
     def __init__(self, directory: Path, vendor: Path, *, in_hub: bool = False) -> None:
         self._directory, self._vendor, self._in_hub = directory, vendor, in_hub
@@ -40,7 +36,7 @@ class LocalBridge:
         self._tasks: list[asyncio.Task[None]] = []
         self._stack = contextlib.AsyncExitStack()
         self._channel = Channel(self._socket, max_message_bytes=4 << 20)
-        self.links: list[Link] = []
+        self.links: list[Link] = []  # between agent and hub, and between proxy driver and hub
 
     async def call(self, method: str, request: bytes = b"", *, timeout_s: float | None = None) -> Status:
         """Return the status of a sidecar's call.

@@ -38,7 +38,6 @@ class Machine:
 
         Args:
             directory: for its own files.
-            logs: for its log.
             shares: mounts made in it appear in mount namespaces that begin in it.
         """
         self._directory = directory

@@ -63,17 +63,12 @@ def as_read_back(change: Change) -> tuple[RecordKind, Key, Body]:
 
 
 class MemoryRecords:
-    """The records of one hub after another (`cloud.records.records.Records`).
-
-    Attributes:
-        kept: all that the disk has, as JSON.
-        room: the number of changes that the disk takes before it is full; None: it is not.
-        held: the writes that wait for `end_writes`, with their ends; None: no write waits.
-    """
+    """The records of one hub after another (`cloud.records.records.Records`)."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[RecordKind, Key], str] = {}
-        self.room: int | None = None
+        self.kept: dict[tuple[RecordKind, Key], str] = {}  # all that the disk has, as JSON
+        self.room: int | None = None  # the number of changes that the disk takes before it is full; None: it is not
+        # The writes that wait for `end_writes`, with their ends; None: no write waits.
         self.held: list[tuple[asyncio.Future[None], list[Change]]] | None = None
         self._waiting: dict[tuple[RecordKind, Key], Change] = {}
 

@@ -14,23 +14,18 @@ from edge.calls.driver_call import lease_over
 
 @dataclass
 class ScriptedDriver:
-    """A node driver whose targets are plain directories and files.
-
-    Attributes:
-        answers: answers of methods that shall not work: a code with its text, or an error to raise.
-        meanwhile: called during a method with its request, to look at the disk at that moment.
-        calls: the methods and requests, in order.
-        broken: methods that answer OK and do nothing.
-    """
+    """A node driver whose targets are plain directories and files."""
 
     name: str = "d.csi"
     node_id: str = "n1-at-the-vendor"
     capabilities: frozenset[int] = frozenset({1, 2, 3})
+    # Answers of methods that shall not work: a code with its text, or an error to raise.
     answers: dict[str, tuple[Code, str] | Exception] = field(default_factory=dict)
+    # Called during a method with its request, to look at the disk at that moment.
     meanwhile: dict[str, Callable[[Any], None]] = field(default_factory=dict)
-    calls: list[tuple[str, Any]] = field(default_factory=list)
+    calls: list[tuple[str, Any]] = field(default_factory=list)  # the methods and requests, in order
     responses: dict[str, bytes] = field(default_factory=dict)
-    broken: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)  # methods that answer OK and do nothing
 
     async def call(
         self, method: str, request: bytes, *, timeout_s: float, may_begin: Callable[[], bool] | None = None

@@ -178,7 +178,6 @@ class Told(Call):
 
     Attributes:
         told: the status and the message, once the call has ended.
-        error: why it failed, if it did.
         messages: the answer's messages before its last one.
     """
 
@@ -186,7 +185,7 @@ class Told(Call):
         link = _CallerLink(frame.subject, mode)
         super().__init__(calls, link, frame, deadline)  # type: ignore[arg-type]  # the part of a link that a call uses
         self.told, self.messages = link.ended, link.sent
-        self.error: Exception | None = None
+        self.error: Exception | None = None  # why it failed, if it did
 
     def _fail(self, error: Exception) -> None:
         self.error = self.error or error
@@ -284,20 +283,7 @@ class Placed:
     """Nodes, and placement over them.
 
     Attributes:
-        vendors: by node: what the vendor there answers.
-        calls: node, method and request of each call that was sent.
-        away: the nodes that are not connected.
-        since: by node: when it left, if that is not long ago.
-        now: seconds since the epoch.
-        monotonic: seconds of the monotonic clock.
         store: names and ids.
-        disk: the store's disk.
-        refused: by node: why it gets no call.
-        left_at: by node: when it left, in seconds of the monotonic clock; 0 if not here.
-        machines: by node: the instance of its agent, if it is not the first one.
-        unfit: by node: why it cannot be elected, although it is connected.
-        epochs: of each call that was sent.
-        rules: the rules for elections.
         source: the objects that the hub follows; None: it follows none.
         lost: the loss of records; empty: none.
     """
@@ -312,22 +298,22 @@ class Placed:
         source: Source | None = None,
     ) -> None:
         self.reports = {each.node: each for each in reports}
-        self.vendors: dict[str, Vendor] = {}
-        self.calls: list[tuple[str, str, bytes]] = []
-        self.away: set[str] = set()
-        self.since: dict[str, float] = {}
+        self.vendors: dict[str, Vendor] = {}  # by node: what the vendor there answers
+        self.calls: list[tuple[str, str, bytes]] = []  # node, method and request of each call that was sent
+        self.away: set[str] = set()  # the nodes that are not connected
+        self.since: dict[str, float] = {}  # by node: when it left, if that is not long ago
         self.lost, self.max_open_creates = lost, most_open
-        self.now = 1_000_000.0
-        self.monotonic = 0.0
+        self.now = 1_000_000.0  # seconds since the epoch
+        self.monotonic = 0.0  # seconds of the monotonic clock
         self.directory = directory
         self.offers = MemoryRecords()
-        self.refused: dict[str, str] = {}
-        self.unfit: dict[str, str] = {}
-        self.left_at: dict[str, float] = {}
-        self.machines: dict[str, str] = {}
-        self.epochs: list[int] = []
+        self.refused: dict[str, str] = {}  # by node: why it gets no call
+        self.unfit: dict[str, str] = {}  # by node: why it cannot be elected, although it is connected
+        self.left_at: dict[str, float] = {}  # by node: when it left, in seconds of the monotonic clock; 0 if not here
+        self.machines: dict[str, str] = {}  # by node: the instance of its agent, if it is not the first one
+        self.epochs: list[int] = []  # of each call that was sent
         self.rules = ElectionRules()
-        self.disk = Disk(directory)
+        self.disk = Disk(directory)  # the store's disk
         self._retry_s, self.source = retry_s, source
         self.placement = self._start()
 

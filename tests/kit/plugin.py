@@ -25,12 +25,7 @@ class Plugin(grpc.GenericRpcHandler):
     """A registration socket.
 
     Attributes:
-        socket: the path of the socket.
         info: its answer to GetInfo; None: the call hangs.
-        refusal: the text of an INTERNAL error for GetInfo; empty: it answers `info`.
-        confirms: it accepts notifications; False: it answers UNAVAILABLE.
-        told: the notifications about its registration.
-        asked: the number of GetInfo calls.
     """
 
     def __init__(
@@ -42,14 +37,14 @@ class Plugin(grpc.GenericRpcHandler):
         kind: str = "CSIPlugin",
         versions: tuple[str, ...] = ("1.0.0",),
     ) -> None:
-        self.socket = socket
+        self.socket = socket  # the path of the socket
         self.info: PluginInfo | bytes | None = PluginInfo(
             type=kind, name=name, endpoint=str(endpoint), supported_versions=versions
         )
-        self.refusal = ""
-        self.confirms = True
-        self.told: list[RegistrationStatus] = []
-        self.asked = 0
+        self.refusal = ""  # the text of an INTERNAL error for GetInfo; empty: it answers `info`
+        self.confirms = True  # it accepts notifications; False: it answers UNAVAILABLE
+        self.told: list[RegistrationStatus] = []  # the notifications about its registration
+        self.asked = 0  # the number of GetInfo calls
         self._ended = threading.Event()
         self._server: grpc.Server | None = None
 

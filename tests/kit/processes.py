@@ -38,18 +38,15 @@ class Process:
     """One process and the log file of all its lives.
 
     Args:
-        name: its name in errors.
-        command: program and arguments, paths among them.
-        log: the file that standard output and standard error are appended to.
         environment: the whole environment; None: the test run's own.
     """
 
     def __init__(
         self, name: str, command: Sequence[object], *, log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        self.name = name
-        self.command = [str(word) for word in command]
-        self.log = log
+        self.name = name  # its name in errors
+        self.command = [str(word) for word in command]  # program and arguments, paths among them
+        self.log = log  # the file that standard output and standard error are appended to
         self.environment = environment
         """The environment of its next life."""
         self._popen: subprocess.Popen[bytes] | prefork.Forked | None = None

@@ -44,20 +44,15 @@ def refused(code: str, text: str = "") -> Iterator[None]:
 
 
 class Running:
-    """A process of the test driver, or of the example driver, on a state directory, and a client of its socket.
-
-    Attributes:
-        state: its state directory; in `root`, as its socket and its log, unless told otherwise.
-        socket: where it listens.
-        process: with its log.
-    """
+    """A process of the test driver, or of the example driver, on a state directory, and a client of its socket."""
 
     def __init__(
         self, root: Path, *flags: str, node: str = "n1", state: Path | None = None, example: bool = False
     ) -> None:
         self.node = node
+        # Its state directory; in `root`, as its socket and its log, unless told otherwise.
         self.state = state or root / "state"
-        self.socket = root / f"{node}.sock"
+        self.socket = root / f"{node}.sock"  # where it listens
         self._call_log = root / f"{node}.calls"
         command = [
             *(sys.executable, "-m", "examples.dirdriver.main" if example else "tests.kit.testdriver.main"),

@@ -38,19 +38,12 @@ _QUICK = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a call.
+    """The end of a call."""
 
-    Attributes:
-        code: the status code.
-        message: the status message.
-        answer: the response, or the last one of a stream; bytes for a method that csi.proto does not have.
-        count: the number of responses.
-    """
-
-    code: Code
-    message: str
-    answer: Any = None
-    count: int = 0
+    code: Code  # the status code
+    message: str  # the status message
+    answer: Any = None  # the response, or the last one of a stream; bytes for a method that csi.proto does not have
+    count: int = 0  # the number of responses
 
     @property
     def ok(self) -> bool:

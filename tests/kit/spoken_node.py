@@ -59,7 +59,6 @@ def report(
 
     Args:
         driver: the name under which it is reported.
-        node: the node.
         segments: the node's topology; None: the driver has none.
         name: the name in GetPluginInfo; None: the driver's.
         capabilities: names of ControllerServiceCapability.RPC.
@@ -86,31 +85,21 @@ def report(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call that the hub sent to the node.
-
-    Attributes:
-        method: its name.
-        request: the request, parsed.
-    """
+    """A call that the hub sent to the node."""
 
     method: str
-    request: Any
+    request: Any  # the request, parsed
 
 
 class SpokenNode(Stranger):
-    """A node whose agent is the test.
-
-    Attributes:
-        name: its name.
-        answers: by method: the response, or the bytes of several. Other methods get an empty one.
-        asked: the calls that it has answered.
-    """
+    """A node whose agent is the test."""
 
     def __init__(self, name: str, to: str | Path, *, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(to, tls=tls)
         self.name = name
+        # By method: the response, or the bytes of several. Other methods get an empty one.
         self.answers: dict[str, Message | tuple[bytes, ...]] = {}
-        self.asked: list[Asked] = []
+        self.asked: list[Asked] = []  # the calls that it has answered
         self._opened: dict[int, Open] = {}
         self._requests: dict[int, bytes] = {}
         self._has_reported = False
@@ -172,13 +161,7 @@ def attend(*nodes: SpokenNode, until: Callable[[], bool]) -> None:
 
 
 class Site:
-    """A running hub with TLS, its proxy drivers, and spoken nodes with certificates of their own.
-
-    Attributes:
-        bridge: the hub and the proxy drivers.
-        hub: the hub.
-        authority: the CA of all.
-    """
+    """A running hub with TLS, its proxy drivers, and spoken nodes with certificates of their own."""
 
     def __init__(self, directory: Path, logs: Path, *hub_flags: str) -> None:
         """Start the hub.
@@ -188,8 +171,8 @@ class Site:
             logs: for logs and certificates.
             hub_flags: more flags of the hub.
         """
-        self.authority = Authority(logs)
-        self.bridge = Bridge(directory, logs)
+        self.authority = Authority(logs)  # the CA of all
+        self.bridge = Bridge(directory, logs)  # the hub and the proxy drivers
         patient = "--keepalive=1m"  # a spoken node answers pings only while a test attends to it
         self.hub = self.bridge.start_hub(*self.authority.hub().flags, patient, *hub_flags)
         self._nodes: list[SpokenNode] = []

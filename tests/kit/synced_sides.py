@@ -19,17 +19,12 @@ def refusable(item: Object) -> bool:
 
 
 class Truth:
-    """What the teller knows: any object, in the order in which it came.
-
-    Attributes:
-        uids: of each object, as it was known last.
-        unknown: what is there of these is not known; `objects` may have stand-ins of them.
-    """
+    """What the teller knows: any object, in the order in which it came."""
 
     def __init__(self) -> None:
         self.objects: dict[Ref, Object] = {}
-        self.uids: dict[Ref, str] = {}
-        self.unknown: set[Ref] = set()
+        self.uids: dict[Ref, str] = {}  # of each object, as it was known last
+        self.unknown: set[Ref] = set()  # what is there of these is not known; `objects` may have stand-ins of them
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return {ref: item.stamp for ref, item in self.objects.items()}

@@ -44,16 +44,14 @@ class VendorCall:
     Attributes:
         method: its path.
         data: the request's bytes.
-        over: set when the caller has cancelled, its connection has ended, or the call was answered.
-        answered: whether the script has ended.
-        timeout_s: the caller's timeout in seconds, or None.
     """
 
     def __init__(self, method: str, data: bytes, context: grpc.ServicerContext) -> None:
         self.method, self.data = method, data
+        # Set when the caller has cancelled, its connection has ended, or the call was answered.
         self.over = threading.Event()
-        self.answered = False
-        self.timeout_s = context.time_remaining()
+        self.answered = False  # whether the script has ended
+        self.timeout_s = context.time_remaining()  # the caller's timeout in seconds, or None
         if not context.add_callback(self.over.set):
             self.over.set()
 
@@ -72,18 +70,13 @@ Script = Callable[[VendorCall], Answer | Iterable[Answer]]
 
 
 class Vendor(grpc.GenericRpcHandler):
-    """A driver on a UNIX socket.
-
-    Attributes:
-        socket: the path of the socket.
-        identity: its answers about itself; after a change, restart the driver so that it is asked again.
-        lacks: missing methods, which the gRPC library answers with UNIMPLEMENTED.
-    """
+    """A driver on a UNIX socket."""
 
     def __init__(self, socket: Path, *, name: str = "vendor.test") -> None:
-        self.socket = socket
+        self.socket = socket  # the path of the socket
+        # Its answers about itself; after a change, restart the driver so that it is asked again.
         self.identity = Identity(name)
-        self.lacks: set[str] = set()
+        self.lacks: set[str] = set()  # missing methods, which the gRPC library answers with UNIMPLEMENTED
         self._scripts: dict[str, Script] = {}
         self._calls: dict[str, list[VendorCall]] = defaultdict(list)
         self._gates: list[threading.Event] = []

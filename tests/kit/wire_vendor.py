@@ -28,15 +28,11 @@ _HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 
 
 class Wire:
-    """One call; its methods send frames.
-
-    Attributes:
-        request: the request's bytes.
-    """
+    """One call; its methods send frames."""
 
     def __init__(self, http2: H2Connection, sock: socket.socket, stream: int, request: bytes) -> None:
         self._http2, self._socket, self._stream = http2, sock, stream
-        self.request = request
+        self.request = request  # the request's bytes
 
     def headers(self, *, end: bool = False, **changed: str) -> None:
         """Send response headers; `content_type="text/html"` or `status="500"` changes one of them."""
@@ -87,16 +83,11 @@ Script = Callable[[Wire], None]
 
 
 class WireVendor:
-    """A driver on a UNIX socket.
-
-    Attributes:
-        socket: the path of the socket.
-        identity: the driver's answers about itself.
-    """
+    """A driver on a UNIX socket."""
 
     def __init__(self, path: Path) -> None:
         self.socket = path
-        self.identity = Identity("vendor.test")
+        self.identity = Identity("vendor.test")  # the driver's answers about itself
         self._scripts: dict[str, Script] = {}
         self._listener = socket.socket(socket.AF_UNIX)
         self._open: set[socket.socket] = set()

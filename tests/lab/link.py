@@ -24,32 +24,18 @@ WAYS: tuple[Way, Way] = ("up", "down")
 
 @dataclass(frozen=True)
 class Stats:
-    """What went through a link.
+    """What went through a link."""
 
-    Attributes:
-        accepted: connections since the beginning.
-        open: connections now.
-        bytes_up: from whoever dialled.
-        bytes_down: from the target.
-        turns: see `Tally`; the sum over all connections.
-        round_trips: half of it, rounded down.
-    """
-
-    accepted: int
-    open: int
-    bytes_up: int
-    bytes_down: int
-    turns: int
-    round_trips: int
+    accepted: int  # connections since the beginning
+    open: int  # connections now
+    bytes_up: int  # from whoever dialled
+    bytes_down: int  # from the target
+    turns: int  # see `Tally`; the sum over all connections
+    round_trips: int  # half of it, rounded down
 
 
 class Link:
-    """A relay from `address` to `to`.
-
-    Attributes:
-        line: its delay, rate and buffer; may be changed at any time (small kernel buffers come with a rate given at the
-            start only).
-    """
+    """A relay from `address` to `to`."""
 
     def __init__(
         self,
@@ -60,6 +46,8 @@ class Link:
         rate_bits_s: float | None = None,
         buffer_bytes: int = 16 * 1024,
     ) -> None:
+        # Its delay, rate and buffer; may be changed at any time (small kernel buffers come with a rate given at the
+        # start only).
         self.line = Line(delay_s=delay_s, rate_bits_s=rate_bits_s, buffer_bytes=buffer_bytes)
         self._small = rate_bits_s is not None
         self._to, self._listen = to, listen

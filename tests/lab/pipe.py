@@ -25,17 +25,11 @@ FAST_LINE_BYTES = 8 * 1024 * 1024
 
 @dataclass
 class Line:
-    """The properties of the line; shared by every pipe of a link, and may change at any time.
+    """The properties of the line; shared by every pipe of a link, and may change at any time."""
 
-    Attributes:
-        delay_s: from departure to arrival, each way.
-        rate_bits_s: how fast bytes depart, each way; None is as fast as they come.
-        buffer_bytes: how much may wait to depart, each way; without a rate nothing waits.
-    """
-
-    delay_s: float = 0.0
-    rate_bits_s: float | None = None
-    buffer_bytes: int = 16 * 1024
+    delay_s: float = 0.0  # from departure to arrival, each way
+    rate_bits_s: float | None = None  # how fast bytes depart, each way; None is as fast as they come
+    buffer_bytes: int = 16 * 1024  # how much may wait to depart, each way; without a rate nothing waits
 
     @property
     def read_bytes(self) -> int:
@@ -57,16 +51,11 @@ class Tally:
     sender had received before. Bytes that cross each other are thus one turn, not two, and a question with its answer
     is two turns, however many chunks each has. What is sent while something arrives counts as caused by it: only a
     conversation that waits for its answers has a meaningful number.
-
-    Attributes:
-        bytes_up: read from the dialling side.
-        bytes_down: read from the target.
-        turns: the longest chain of bytes that could only be sent after others had arrived.
     """
 
-    bytes_up: int = 0
-    bytes_down: int = 0
-    turns: int = 0
+    bytes_up: int = 0  # read from the dialling side
+    bytes_down: int = 0  # read from the target
+    turns: int = 0  # the longest chain of bytes that could only be sent after others had arrived
     _arrived: dict[Way, int] = field(default_factory=lambda: {"up": 0, "down": 0})
 
     def read(self, way: Way, size: int) -> int:

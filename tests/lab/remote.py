@@ -42,18 +42,14 @@ def rate(text: str) -> float | None:
 
 
 class RemoteLink:
-    """A link in a process of its own, as a synchronous context manager.
-
-    Attributes:
-        address: where to dial.
-    """
+    """A link in a process of its own, as a synchronous context manager."""
 
     def __init__(self, *, to: str, listen: str = "127.0.0.1:0", delay: str = "0s", rate: str = "none") -> None:
         arguments = ["--to", to, "--listen", listen, "--delay", delay, "--rate", rate]
         self._process = subprocess.Popen(
             [sys.executable, str(SCRIPT), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.address = cast("str", self._answer()["address"])
+        self.address = cast("str", self._answer()["address"])  # where to dial
 
     def command(self, line: str) -> dict[str, Any]:
         """Send a command. Returns the link's stats after it. Raises ValueError when the link refuses it."""

@@ -8,35 +8,21 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row.
+    """One row."""
 
-    Attributes:
-        title: for the page.
-        wire: the arguments of `Wire`.
-        weather: what becomes of the line again and again, as `Wire.command` takes it; empty: nothing.
-        journeys: how many volumes travel.
-        every_s: a journey begins so long after the one before; 0: when the one before is over.
-        pause_s: before each journey, while nothing passes but signs of life.
-        idle_s: how long nothing happens before, so that what passes idly is known.
-        limit_s: a journey that is not over within this time has not settled.
-        retry_max: the longest pause of a sidecar between two tries, as deploy/ has it where time is not made short.
-        proxied: the edge reaches the cloud through an HTTP proxy alone.
-        minutes: about how long a trial takes.
-        waits: it waits so much that it disturbs no other trial.
-    """
-
-    title: str
-    wire: dict[str, Any] = field(default_factory=dict)
-    weather: str = ""
-    journeys: int = 8
-    every_s: float = 0.0
-    pause_s: float = 0.0
-    idle_s: float = 60.0
-    limit_s: float = 300.0
+    title: str  # for the page
+    wire: dict[str, Any] = field(default_factory=dict)  # the arguments of `Wire`
+    weather: str = ""  # what becomes of the line again and again, as `Wire.command` takes it; empty: nothing
+    journeys: int = 8  # how many volumes travel
+    every_s: float = 0.0  # a journey begins so long after the one before; 0: when the one before is over
+    pause_s: float = 0.0  # before each journey, while nothing passes but signs of life
+    idle_s: float = 60.0  # how long nothing happens before, so that what passes idly is known
+    limit_s: float = 300.0  # a journey that is not over within this time has not settled
+    # The longest pause of a sidecar between two tries, as deploy/ has it where time is not made short.
     retry_max: str = "1m"
-    proxied: bool = False
-    minutes: float = 4.0
-    waits: bool = False
+    proxied: bool = False  # the edge reaches the cloud through an HTTP proxy alone
+    minutes: float = 4.0  # about how long a trial takes
+    waits: bool = False  # it waits so much that it disturbs no other trial
 
     @property
     def is_cut(self) -> bool:

@@ -57,17 +57,13 @@ def close(open_socket: socket.socket, *, in_order: bool) -> None:
 
 
 class Listener:
-    """An address that can stop and resume listening without losing it to another process.
-
-    Attributes:
-        address: where it listens, with the real port.
-    """
+    """An address that can stop and resume listening without losing it to another process."""
 
     def __init__(self, address: str, *, small: bool) -> None:
         self._small = small
         self._family, self._sockaddr = resolve(address)
         self._holder: socket.socket | None = None
-        self.address = address
+        self.address = address  # where it listens, with the real port
         if self._family != socket.AF_UNIX:
             # Bound and never listening, it keeps the port ours while the kernel refuses connections to it.
             self._holder = self._bound()

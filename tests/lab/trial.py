@@ -41,41 +41,26 @@ Steps: TypeAlias = "Iterator[Step]"
 
 @dataclass
 class Outcome:
-    """What a trial saw.
+    """What a trial saw."""
 
-    Attributes:
-        sanity: the number of csi-sanity's specs that passed directly, and the differences; None: not run.
-        bound_s: for each journey, from the claim's creation until it was Bound.
-        published_s: from the pod's creation until the driver had published the volume.
-        back_s: for each cut of an otherwise good line: from its end until a claim, asked for meanwhile, was Bound.
-        idle_bytes_an_hour: over the line, both ways, before the first claim.
-        journey_bytes: the same for each journey; without what passes idly, if the line was not cut.
-        journeys: how many were made.
-        unsettled: journeys that did not come to their end.
-        false_final: errors that tell a sidecar how its call ended, and that the driver did not send.
-        lost: volumes that neither a PersistentVolume nor a claim knows at the end.
-        doubled: volumes beyond the first that were made for one claim.
-        overlaps: calls that began at the driver while one for the same volume and method ran.
-        restarts: of sidecars.
-        errors: that the sidecars were told, by code.
-        load: the machine's load average over five minutes, at the end.
-    """
-
+    # The number of csi-sanity's specs that passed directly, and the differences; None: not run.
     sanity: tuple[int, list[str]] | None = None
-    bound_s: list[float] = field(default_factory=list)
+    bound_s: list[float] = field(default_factory=list)  # for each journey, from the claim's creation until it was Bound
+    # From the pod's creation until the driver had published the volume.
     published_s: list[float] = field(default_factory=list)
+    # For each cut of an otherwise good line: from its end until a claim, asked for meanwhile, was Bound.
     back_s: list[float] = field(default_factory=list)
-    idle_bytes_an_hour: float = 0.0
-    journey_bytes: float = 0.0
-    journeys: int = 0
-    unsettled: int = 0
-    false_final: int = 0
-    lost: int = 0
-    doubled: int = 0
-    overlaps: int = 0
-    restarts: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    load: float = 0.0
+    idle_bytes_an_hour: float = 0.0  # over the line, both ways, before the first claim
+    journey_bytes: float = 0.0  # the same for each journey; without what passes idly, if the line was not cut
+    journeys: int = 0  # how many were made
+    unsettled: int = 0  # journeys that did not come to their end
+    false_final: int = 0  # errors that tell a sidecar how its call ended, and that the driver did not send
+    lost: int = 0  # volumes that neither a PersistentVolume nor a claim knows at the end
+    doubled: int = 0  # volumes beyond the first that were made for one claim
+    overlaps: int = 0  # calls that began at the driver while one for the same volume and method ran
+    restarts: int = 0  # of sidecars
+    errors: dict[str, int] = field(default_factory=dict)  # that the sidecars were told, by code
+    load: float = 0.0  # the machine's load average over five minutes, at the end
 
     def as_json(self) -> str:
         return json.dumps(asdict(self))

@@ -42,27 +42,19 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Module:
-    """One Go module and the binaries made from it.
+    """One Go module and the binaries made from it."""
 
-    Attributes:
-        name: what the module is called on the command line and in the cache.
-        folder: where its go.mod lies.
-        binaries: name of each binary, and the Go package it is made from; one whose name ends in ``.test``, as Go names
-            them, is made of the package's tests.
-        published: name of each file or folder that is copied from a required module as it was published, and
-            (module, path in it).
-        ldflags: what the Go linker is given.
-        static: whether the binaries need no library of the system's, so that one can be all there is in an image.
-        usual: whether it is built where no module is named.
-    """
-
-    name: str
-    folder: Path
+    name: str  # what the module is called on the command line and in the cache
+    folder: Path  # where its go.mod lies
+    # Name of each binary, and the Go package it is made from; one whose name ends in ``.test``, as Go names them, is
+    # made of the package's tests.
     binaries: Mapping[str, str]
+    # Name of each file or folder that is copied from a required module as it was published, and (module, path in it).
     published: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    ldflags: str = "-s -w"
+    ldflags: str = "-s -w"  # what the Go linker is given
+    # Whether the binaries need no library of the system's, so that one can be all there is in an image.
     static: bool = False
-    usual: bool = True
+    usual: bool = True  # whether it is built where no module is named
 
     @functools.cached_property
     def directory(self) -> Path:

@@ -29,15 +29,13 @@ class Site:
 
     Attributes:
         vendors, agents: by node.
-        volumes: by node: the id.
-        attacher: its process.
     """
 
     def __init__(
         self, bridge: Bridge, vendors: dict[str, RunningDriver], agents: dict[str, Agent], sidecar: Sidecar, name: str
     ) -> None:
         self.bridge, self.vendors, self.agents = bridge, vendors, agents
-        self.volumes = {node: make_on(node, sidecar, driver=name) for node in vendors}
+        self.volumes = {node: make_on(node, sidecar, driver=name) for node in vendors}  # by node: the id
         self.attacher: Process
 
     def detach_behind_its_back(self, node: str) -> None:

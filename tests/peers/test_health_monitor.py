@@ -29,20 +29,15 @@ _LIMIT_S = 60.0
 
 
 class Site:
-    """Two nodes with a volume each, behind one proxy driver.
-
-    Attributes:
-        vendors: by node.
-        agents: by node.
-        volumes: the id of each node's volume.
-    """
+    """Two nodes with a volume each, behind one proxy driver."""
 
     def __init__(self, bridge: Bridge, vendors: dict[str, RunningDriver]) -> None:
         bridge.start_hub()
-        self.vendors = vendors
-        self.agents: dict[str, Agent] = {it: bridge.start_agent(it, vendors[it].socket) for it in vendors}
+        self.vendors = vendors  # by node
+        self.agents: dict[str, Agent] = {it: bridge.start_agent(it, vendors[it].socket) for it in vendors}  # by node
         self.proxy: Proxy = bridge.start_proxy(vendors["n1"].name, "--placement=local")
         self.sidecar: Sidecar = self.proxy.sidecar()
+        # The id of each node's volume.
         self.volumes = {node: make_on(node, self.sidecar, driver=vendors[node].name) for node in vendors}
 
     def break_(self, node: str) -> None:

@@ -127,11 +127,7 @@ class SlowLink:
 
 
 class LinkedAgent:
-    """A hub's link to an agent with one driver.
-
-    Attributes:
-        ends: code and duration's sign of each finished call that the agent counted.
-    """
+    """A hub's link to an agent with one driver."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limits: Limits | None = None, hub: Peer | None = None) -> None:
         self.driver = FakeDriver()
@@ -141,7 +137,7 @@ class LinkedAgent:
         self.lease = ControllerLease(60.0, clock=self.clock)
         self.slow = SlowLink()
         self.metrics = Metrics()
-        self.ends: list[int] = []
+        self.ends: list[int] = []  # code and duration's sign of each finished call that the agent counted
         note_ends(monkeypatch, self.ends)
         part: Any = SimpleNamespace(node="n1", registry=FakeRegistry([self.driver]), streams=())
         mark = HubMark(Path("/none"), [])

@@ -43,18 +43,12 @@ def audited(*leaks: Leak, **more: Any) -> Audited:
 
 
 class Hub:
-    """A hub.
-
-    Attributes:
-        audits: the answers to the next orders.
-        calls: method, driver, node and id of each call.
-        status: how a call ends.
-    """
+    """A hub."""
 
     def __init__(self) -> None:
-        self.audits: list[Audited] = []
-        self.calls: list[tuple[str, str, str, str]] = []
-        self.status = Status(Code.OK)
+        self.audits: list[Audited] = []  # the answers to the next orders
+        self.calls: list[tuple[str, str, str, str]] = []  # method, driver, node and id of each call
+        self.status = Status(Code.OK)  # how a call ends
 
     async def give_order(self, _settings: OperatorSettings, order: Any, _answer: object) -> Audited:
         assert 0 < order.within_s < 60

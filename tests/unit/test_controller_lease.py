@@ -40,11 +40,7 @@ class Held:
 
 
 class LeasedAgent:
-    """A lease of 60 s.
-
-    Attributes:
-        went_on: how many of those who waited for the lease have gone on.
-    """
+    """A lease of 60 s."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         loop = asyncio.get_running_loop()
@@ -53,7 +49,7 @@ class LeasedAgent:
         self.now = 1_000.0
         self.lease = ControllerLease(60.0, clock=lambda: self.now)
         self.link = Link()
-        self.went_on = 0
+        self.went_on = 0  # how many of those who waited for the lease have gone on
 
     async def let_pass(self, seconds: float) -> None:
         """Let time pass, a second at once."""

@@ -17,17 +17,12 @@ Body = dict[str, Any]
 
 
 class StrictApi(FakeApi):
-    """Refuses what the API server refuses of a CSINode (validation.ValidateCSINodeUpdate).
-
-    Attributes:
-        count_changes: whether it lets `allocatable` change in place.
-        refused_id: a node id that it does not take.
-    """
+    """Refuses what the API server refuses of a CSINode (validation.ValidateCSINodeUpdate)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count_changes = True
-        self.refused_id = ""
+        self.count_changes = True  # whether it lets `allocatable` change in place
+        self.refused_id = ""  # a node id that it does not take
 
     async def patch(
         self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""

@@ -29,23 +29,15 @@ OPT_IN = OptIn({"kata": direct_runtime("kata=go:3.20")}, Layout(Path("/root")))
 
 @dataclass
 class FakeDirect:
-    """Records each step with the row of that moment, and fails as a test says.
-
-    Attributes:
-        content: what the device holds.
-        fills: whether its file system has the size of the device after `grow`.
-        done: the steps, each with the row's `handover`.
-        failures: by step, the error that it raises.
-        told: the volumes that the runtime knows.
-    """
+    """Records each step with the row of that moment, and fails as a test says."""
 
     edge: EdgeVolumes
-    content: Content = field(default_factory=Content)
+    content: Content = field(default_factory=Content)  # what the device holds
     sound: bool = True
-    fills: bool = True
-    done: list[str] = field(default_factory=list)
-    failures: dict[str, Exception] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    fills: bool = True  # whether its file system has the size of the device after `grow`
+    done: list[str] = field(default_factory=list)  # the steps, each with the row's `handover`
+    failures: dict[str, Exception] = field(default_factory=dict)  # by step, the error that it raises
+    told: set[str] = field(default_factory=set)  # the volumes that the runtime knows
 
     def _step(self, name: str) -> None:
         (row,) = self.edge.states.publications()

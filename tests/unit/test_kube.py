@@ -43,20 +43,13 @@ class Answer:
 
 
 class Server:
-    """An API server behind the library, and the clock of those who ask it.
-
-    Attributes:
-        seen: what each request had to prove who asks.
-        body: of each answer.
-        takes: what proves it; empty: anything does.
-        now: in seconds.
-    """
+    """An API server behind the library, and the clock of those who ask it."""
 
     def __init__(self) -> None:
-        self.seen: list[str | None] = []
-        self.body = b'{"metadata": {"resourceVersion": "1"}, "items": []}'
-        self.takes = ""
-        self.now = 1000.0
+        self.seen: list[str | None] = []  # what each request had to prove who asks
+        self.body = b'{"metadata": {"resourceVersion": "1"}, "items": []}'  # of each answer
+        self.takes = ""  # what proves it; empty: anything does
+        self.now = 1000.0  # in seconds
 
     async def request(
         self, method: str, url: str, *, headers: dict[str, str], body: Any, _request_timeout: object

@@ -58,22 +58,16 @@ class SidecarCall(ServerCall):
 
 
 class Sidecar:
-    """A sidecar's connection (`common.relay.server.ServerConnection`): remembers what it was told.
-
-    Attributes:
-        told: the statuses.
-        messages: the messages, each with who is told that it was taken.
-        reads: whether the sidecar takes everything at once; else `read` and `leave` tell.
-    """
+    """A sidecar's connection (`common.relay.server.ServerConnection`): remembers what it was told."""
 
     peer_window = 0
     table_size_sent = False
 
     def __init__(self, proxy: CsiProxyDriver, *, reads: bool = True) -> None:
         self.settings = proxy
-        self.told: list[Status] = []
-        self.messages: list[bytes] = []
-        self.reads = reads
+        self.told: list[Status] = []  # the statuses
+        self.messages: list[bytes] = []  # the messages, each with who is told that it was taken
+        self.reads = reads  # whether the sidecar takes everything at once; else `read` and `leave` tell
         self._proxy = proxy
         self._waiting: list[Taken] = []
 
@@ -204,14 +198,10 @@ async def test_an_answer_larger_than_any_sidecar_takes_is_an_error_and_ends_the_
 
 
 class Hub(LinkHandler):
-    """Serves watches as it is told; at the end of what it was told, they stay.
-
-    Attributes:
-        watches: how many were opened.
-    """
+    """Serves watches as it is told; at the end of what it was told, they stay."""
 
     def __init__(self, *ends: Status | Exception | bytes) -> None:
-        self.watches = 0
+        self.watches = 0  # how many were opened
         self._ends = list(ends)
 
     async def serve(self, stream: Stream) -> None:

@@ -58,16 +58,11 @@ def node(name: str, label: str = "") -> dict[str, Any]:
 
 
 class Waits:
-    """What was waited for.
-
-    Attributes:
-        seconds: of each wait.
-        over: nobody waits while this is set.
-    """
+    """What was waited for."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self.over = asyncio.Event()
+        self.over = asyncio.Event()  # nobody waits while this is set
         self.over.set()
 
     async def __call__(self, seconds: float) -> None:

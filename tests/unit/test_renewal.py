@@ -24,18 +24,13 @@ LIFE_S = 3600.0
 
 
 class Hub:
-    """Issues certificates, or raises what a test says.
-
-    Attributes:
-        asked: the requests on the link, and whether each came to the join listener.
-        failures: raised one after another, before anything is issued.
-        life_s: of the certificates.
-    """
+    """Issues certificates, or raises what a test says."""
 
     def __init__(self, authority: Authority) -> None:
+        # The requests on the link, and whether each came to the join listener.
         self.asked: list[tuple[bytes, bool]] = []
-        self.failures: list[Exception] = []
-        self.life_s = LIFE_S
+        self.failures: list[Exception] = []  # raised one after another, before anything is issued
+        self.life_s = LIFE_S  # of the certificates
         self._authority = authority
 
     async def ask(self, _link: Any, _kind: Any, question: Renew, _wanted: type) -> Issued:

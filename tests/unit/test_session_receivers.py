@@ -20,16 +20,12 @@ FAILED = ("failed", "this end of the link failed; its log has the details")
 
 
 class Side(Session):
-    """A session. It gives all streams receivers that write down their calls and then do as a test says.
-
-    Attributes:
-        calls: each call, as (stream, method, what was said); stream 0 is the session itself.
-        does: what happens in a call, by (stream, method).
-    """
+    """A session. It gives all streams receivers that write down their calls and then do as a test says."""
 
     def __init__(self, *, dialler: bool = False) -> None:
+        # Each call, as (stream, method, what was said); stream 0 is the session itself.
         self.calls: list[tuple[int, str, Any]] = []
-        self.does: dict[tuple[int, str], Callable[[], object]] = {}
+        self.does: dict[tuple[int, str], Callable[[], object]] = {}  # what happens in a call, by (stream, method)
         self.faults: list[Exception] = []
         hello = hello_of("edge" if dialler else "hub")
         super().__init__(hello, dialler=dialler, limits=SMALL, clock=lambda: 0.0, writer=Way())

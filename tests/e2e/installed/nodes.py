@@ -30,7 +30,6 @@ class Node:
     """A machine that is on.
 
     Args:
-        name: the node's name.
         directory: for everything but logs; its path must be short.
         logs: for the logs of its processes.
         dns: the address of the cluster's DNS.
@@ -82,15 +81,11 @@ class KubeletNode(Node):
         address: its own, of the test's network.
         peer: finds a peer's binary by name.
         tool: finds a program of Debian's packages by name.
-        kubeconfig: the kubelet's.
         image: the archive of all images.
         sandbox: the image of the pods' sandboxes.
-
-    Attributes:
-        digests: the digest of each image, by its name; once it has booted.
     """
 
-    digests: dict[str, str]
+    digests: dict[str, str]  # the digest of each image, by its name; once it has booted
 
     def __init__(
         self,

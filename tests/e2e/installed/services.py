@@ -32,8 +32,6 @@ Place = tuple[str, int]
 
 
 class Services:
-    """See the module."""
-
     def __init__(self, kubectl: list[str], api_port: int, names: dict[str, str]) -> None:
         self._kubectl = kubectl
         self._api_port = api_port

@@ -66,12 +66,9 @@ class Site:
         logs: for the logs of all processes but the control plane's.
         peer: finds a peer's binary or published file by name.
         tool: finds a program of Debian's packages by name.
-
-    Attributes:
-        static: the id of the volume that was made by hand.
     """
 
-    static: str
+    static: str  # the id of the volume that was made by hand
 
     def __init__(
         self, directory: Path, logs: Path, *, peer: Callable[[str], Path], tool: Callable[[str], Path]

@@ -31,15 +31,10 @@ The command writes this file, and fails if a spec fails, or does not end the sam
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs.
+    """Two runs."""
 
-    Attributes:
-        direct: the specs of the run on the driver's own socket, by name.
-        bridge: those of the run through the bridge.
-    """
-
-    direct: Mapping[str, Spec]
-    bridge: Mapping[str, Spec]
+    direct: Mapping[str, Spec]  # the specs of the run on the driver's own socket, by name
+    bridge: Mapping[str, Spec]  # those of the run through the bridge
 
     @property
     def names(self) -> list[str]:

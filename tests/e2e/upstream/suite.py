@@ -50,17 +50,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Spec:
-    """One spec of a run.
+    """One spec of a run."""
 
-    Attributes:
-        name: what it is called after the driver.
-        outcome: how it ended.
-        why: what it said if it did not pass.
-    """
-
-    name: str
-    outcome: Outcome
-    why: str = ""
+    name: str  # what it is called after the driver
+    outcome: Outcome  # how it ended
+    why: str = ""  # what it said if it did not pass
 
 
 def describe_driver(name: str) -> dict[str, Any]:
@@ -123,7 +117,6 @@ class Suite:
         """Run the specs whose names match, and wait for their end.
 
         Args:
-            name: of the run.
             supervisor: who stops it if the test run ends.
             focus: regular expressions, one of which matches.
             processes: how many run at a time.

@@ -17,17 +17,11 @@ _BOUND_LIMIT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """The claims of one test.
+    """The claims of one test."""
 
-    Attributes:
-        api: the cluster, as its administrator sees it.
-        namespace: where the claims are.
-        storage_class: what they ask for.
-    """
-
-    api: KubeApi
+    api: KubeApi  # the cluster, as its administrator sees it
     namespace: str
-    storage_class: str
+    storage_class: str  # what they ask for
 
     def of_class(self, storage_class: str) -> Claims:
         return replace(self, storage_class=storage_class)

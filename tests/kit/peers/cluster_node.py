@@ -21,15 +21,11 @@ _GRANTS = ("csi-bridge-secrets", "csi-bridge-tokens")
 
 
 class ClusterNode(EdgeNode):
-    """A node whose hub follows an API server.
-
-    Attributes:
-        logs: where the processes' logs are.
-    """
+    """A node whose hub follows an API server."""
 
     def __init__(self, directory: Path, logs: Path, plane: ControlPlane) -> None:
         super().__init__(directory, logs)
-        self.logs = logs
+        self.logs = logs  # where the processes' logs are
         self._plane = plane
         plane.apply(DEPLOY / "base/hub-rbac.yaml")
         self._kubeconfig = plane.service_account_kubeconfig("csi-bridge", HUB)

@@ -50,7 +50,6 @@ class ControlPlane:
     """One cluster's control plane.
 
     Args:
-        directory: where its files and logs go.
         peer: finds a peer's binary by name.
         nodes: names of nodes whose kubelets may use it, each with an identity of its own.
         api_flags: further flags of the API server.
@@ -59,14 +58,13 @@ class ControlPlane:
 
     Attributes:
         etcd, api_server, controller_manager, scheduler: the processes, for tests that stop or kill one.
-        api: what the administrator sees.
     """
 
     etcd: Process
     api_server: Process
     controller_manager: Process
     scheduler: Process
-    api: KubeApi
+    api: KubeApi  # what the administrator sees
 
     def __init__(
         self,
@@ -78,7 +76,7 @@ class ControlPlane:
         service_accounts: bool = False,
         host: str = "127.0.0.1",
     ) -> None:
-        self.directory = directory
+        self.directory = directory  # where its files and logs go
         self._host = host
         self._peer = peer
         self._api_flags = list(api_flags)

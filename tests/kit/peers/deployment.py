@@ -41,15 +41,9 @@ _PROGRAM: Final = Path(sys.executable).with_name("csi-bridge")
 
 
 class Deployment(Bridge):
-    """See the module.
-
-    Attributes:
-        hubs: the hubs; `hub` is the first.
-    """
-
     def __init__(self, directory: Path, logs: Path) -> None:
         super().__init__(directory, logs)
-        self.hubs: list[Hub] = []
+        self.hubs: list[Hub] = []  # the hubs; `hub` is the first
 
     @property
     def hub_state(self) -> Path:
@@ -158,7 +152,6 @@ class Deployment(Bridge):
         """An agent that is not started yet.
 
         Args:
-            node: its node's name.
             of: its container, as on a node with a kubelet; None: it is that of the systemd unit.
             root: the kubelet's directory, or what is in its place.
             hubs: the addresses that it dials, if not those of the hubs.

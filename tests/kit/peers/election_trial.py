@@ -70,25 +70,17 @@ _LIMIT_S = 120.0
 
 @dataclass
 class Figures:
-    """The outcome of the rounds.
+    """The outcome of the rounds."""
 
-    Attributes:
-        rounds: how many were run.
-        claims: all claims of them.
-        lost: bound claims whose volume the storage does not have.
-        doubled: volumes that no claim has, and names on which two nodes worked at one time.
-        wrong_codes: final codes that sidecars got and the driver never sent.
-        waits_s: by round, from the fault to the first answer to a call that no node had under way.
-        all_bound_s: by round, from the fault until all claims were bound.
-    """
-
-    rounds: int = 0
-    claims: int = 0
-    lost: list[str] = field(default_factory=list)
+    rounds: int = 0  # how many were run
+    claims: int = 0  # all claims of them
+    lost: list[str] = field(default_factory=list)  # bound claims whose volume the storage does not have
+    # Volumes that no claim has, and names on which two nodes worked at one time.
     doubled: list[str] = field(default_factory=list)
-    wrong_codes: set[str] = field(default_factory=set)
+    wrong_codes: set[str] = field(default_factory=set)  # final codes that sidecars got and the driver never sent
+    # By round, from the fault to the first answer to a call that no node had under way.
     waits_s: list[float] = field(default_factory=list)
-    all_bound_s: list[float] = field(default_factory=list)
+    all_bound_s: list[float] = field(default_factory=list)  # by round, from the fault until all claims were bound
 
     def __str__(self) -> str:
         waits = f"{statistics.median(self.waits_s):.1f} s | {max(self.waits_s):.1f} s"
@@ -283,14 +275,10 @@ def _create(name: str) -> csi.CreateVolumeRequest:
 
 
 class _Attaching:
-    """Asks for the attachment of each claim's volume once it is bound, in a thread.
-
-    Attributes:
-        asked: the claims whose attachment was asked for.
-    """
+    """Asks for the attachment of each claim's volume once it is bound, in a thread."""
 
     def __init__(self, trial: Trial, names: list[str]) -> None:
-        self.asked: list[str] = []
+        self.asked: list[str] = []  # the claims whose attachment was asked for
         self._trial, self._waiting = trial, list(names)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="attach-detach controller")
@@ -317,15 +305,11 @@ class _Attaching:
 
 
 class _Probing:
-    """Asks for a volume of a new name again and again: a call that no node had under way when the fault came.
-
-    Attributes:
-        made: the ids of the volumes of the probes, after the block.
-        first_answer: when another node than the failing one first answered, in seconds of the monotonic clock.
-    """
+    """Asks for a volume of a new name again and again: a call that no node had under way when the fault came."""
 
     def __init__(self, proxy: Proxy, failing: RunningDriver, number: int) -> None:
-        self.made: list[str] = []
+        self.made: list[str] = []  # the ids of the volumes of the probes, after the block
+        # When another node than the failing one first answered, in seconds of the monotonic clock.
         self.first_answer = float("inf")
         self._sidecar, self._failing, self._number = proxy.sidecar(), failing, number
         self._over = threading.Event()

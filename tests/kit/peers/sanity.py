@@ -16,15 +16,10 @@ _OUTCOMES = frozenset({"passed", "failed", "skipped", "pending"})
 
 @dataclass(frozen=True, kw_only=True)
 class SanityReport:
-    """The outcome of each of csi-sanity's specs.
+    """The outcome of each of csi-sanity's specs."""
 
-    Attributes:
-        outcomes: the spec's full name → passed, failed, skipped or pending.
-        failed: name → what the spec found wrong.
-    """
-
-    outcomes: Mapping[str, str]
-    failed: Mapping[str, str]
+    outcomes: Mapping[str, str]  # the spec's full name → passed, failed, skipped or pending
+    failed: Mapping[str, str]  # name → what the spec found wrong
 
     @property
     def counts(self) -> dict[str, int]:

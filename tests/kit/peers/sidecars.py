@@ -20,17 +20,11 @@ _NAMESPACES = {"snapshot-controller": "kube-system"}
 
 @dataclass(frozen=True, kw_only=True)
 class Sidecars:
-    """Starts sidecars against one control plane.
+    """Starts sidecars against one control plane."""
 
-    Attributes:
-        control_plane: whose objects they watch.
-        supervisor: who stops them.
-        peer: finds a peer's binary or published file by name.
-    """
-
-    control_plane: ControlPlane
-    supervisor: Supervisor
-    peer: Callable[[str], Path]
+    control_plane: ControlPlane  # whose objects they watch
+    supervisor: Supervisor  # who stops them
+    peer: Callable[[str], Path]  # finds a peer's binary or published file by name
 
     def start(
         self,

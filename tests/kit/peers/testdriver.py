@@ -18,21 +18,13 @@ from tests.kit.waiting import wait_for
 
 @dataclass(frozen=True, kw_only=True)
 class RunningDriver:
-    """One running test driver.
-
-    Attributes:
-        name: the driver's name.
-        socket: where it listens.
-        state: its state directory.
-        own: where its faults and its records are: the state directory, unless it shares that with others.
-        process: for tests that kill it.
-    """
+    """One running test driver."""
 
     name: str
-    socket: Path
-    state: Path
-    own: Path
-    process: Process
+    socket: Path  # where it listens
+    state: Path  # its state directory
+    own: Path  # where its faults and its records are: the state directory, unless it shares that with others
+    process: Process  # for tests that kill it
 
     @property
     def volumes(self) -> list[str]:

@@ -25,21 +25,19 @@ class Tunnel:
         node: the edge node's name.
 
     Attributes:
-        in_hub: whether the proxy driver runs inside the hub.
         hub, agent, proxy: the processes, for tests that kill one.
-        socket: the proxy driver's CSI socket, which sidecars call.
     """
 
     def __init__(self, bridge: Bridge, *, driver: str, vendor: Path) -> None:
         self._bridge, self._vendor = bridge, vendor
-        self.in_hub = bool(bridge.serves)
+        self.in_hub = bool(bridge.serves)  # whether the proxy driver runs inside the hub
         self._http = dict(zip(("hub", "agent", "proxy"), free_ports(3), strict=True))
         self.hub = bridge.start_hub(self._http_flag("hub"))
         self._directory = self.hub.uds.parent
         self._link = bridge.start_link()
         self.agent = bridge.start_agent("edge-1", vendor, flags=[self._http_flag("agent")], through=self._link.address)
         self.proxy = bridge.start_proxy(driver, self._http_flag("proxy"))
-        self.socket = self.proxy.socket
+        self.socket = self.proxy.socket  # the proxy driver's CSI socket, which sidecars call
         self.wait_until_known()
         self.wait_until_up()
 

@@ -23,29 +23,17 @@ _MODES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """A driver as the cluster knows it, and the flags of the test driver that plays it.
+    """A driver as the cluster knows it, and the flags of the test driver that plays it."""
 
-    Attributes:
-        flags: of the test driver; it has no topology.
-        attach: whether its volumes are attached.
-        fs_group_policy: of the CSIDriver; None leaves it to the API server's default.
-        pod_info: whether it wants to know the pod.
-        republish: whether it wants NodePublishVolume again and again.
-        inline: whether it serves inline volumes as well.
-        audiences: of the tokens that it wants.
-        tokens_in_secrets: whether it wants them in the secrets.
-        selinux_mount: whether it takes an SELinux label as a mount option.
-    """
-
-    flags: tuple[str, ...] = ()
-    attach: bool = True
-    fs_group_policy: str | None = None
-    pod_info: bool = False
-    republish: bool = False
-    inline: bool = False
-    audiences: tuple[str, ...] = ()
-    tokens_in_secrets: bool | None = None
-    selinux_mount: bool = False
+    flags: tuple[str, ...] = ()  # of the test driver; it has no topology
+    attach: bool = True  # whether its volumes are attached
+    fs_group_policy: str | None = None  # of the CSIDriver; None leaves it to the API server's default
+    pod_info: bool = False  # whether it wants to know the pod
+    republish: bool = False  # whether it wants NodePublishVolume again and again
+    inline: bool = False  # whether it serves inline volumes as well
+    audiences: tuple[str, ...] = ()  # of the tokens that it wants
+    tokens_in_secrets: bool | None = None  # whether it wants them in the secrets
+    selinux_mount: bool = False  # whether it takes an SELinux label as a mount option
 
     def manifest(self, name: str) -> Object:
         spec: Object = {
@@ -70,28 +58,21 @@ class Volume:
     """A volume of the driver, with its PersistentVolume and its claim.
 
     Attributes:
-        name: what the scenario calls it.
-        modes: of PersistentVolume and claim.
-        block: whether it is a raw block volume.
         fs_type, mount_options, attributes: of the PersistentVolume.
-        read_only: of the PersistentVolume's csi source.
-        size: of all.
-        secrets: purpose (`stage`, `publish`, `expand`) → what the Secret of that purpose holds.
-        late_secrets: purposes whose Secrets are not there before the script creates them.
-        grows: whether it has a StorageClass that allows expansion.
     """
 
-    name: str = "data"
-    modes: tuple[str, ...] = (RWO,)
-    block: bool = False
+    name: str = "data"  # what the scenario calls it
+    modes: tuple[str, ...] = (RWO,)  # of PersistentVolume and claim
+    block: bool = False  # whether it is a raw block volume
     fs_type: str = ""
     mount_options: tuple[str, ...] = ()
     attributes: Mapping[str, str] = field(default_factory=dict)
-    read_only: bool = False
+    read_only: bool = False  # of the PersistentVolume's csi source
     size: str = "64Mi"
+    # Purpose (`stage`, `publish`, `expand`) → what the Secret of that purpose holds.
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    late_secrets: tuple[str, ...] = ()
-    grows: bool = False
+    late_secrets: tuple[str, ...] = ()  # purposes whose Secrets are not there before the script creates them
+    grows: bool = False  # whether it has a StorageClass that allows expansion
 
     def capability(self) -> pb.VolumeCapability:
         mode = pb.VolumeCapability.AccessMode(mode=_MODES[self.modes[0]])
@@ -142,17 +123,11 @@ class Volume:
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """A pod's use of a volume.
+    """A pod's use of a volume."""
 
-    Attributes:
-        volume: which, by the scenario's name.
-        read_only: of the pod's reference to the claim.
-        name: of the pod's volume; that of the volume by default.
-    """
-
-    volume: str = "data"
-    read_only: bool = False
-    name: str = ""
+    volume: str = "data"  # which, by the scenario's name
+    read_only: bool = False  # of the pod's reference to the claim
+    name: str = ""  # of the pod's volume; that of the volume by default
 
     @property
     def in_pod(self) -> str:

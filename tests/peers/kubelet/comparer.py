@@ -29,23 +29,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference.
-
-    Attributes:
-        scenario: in which.
-        lane: of which volume.
-        kind: of what.
-        where: at which call or mark, or which field.
-        kubelet: what the kubelet has there; empty for nothing.
-        ours: what we have there; empty for nothing.
-    """
+    """One difference."""
 
     scenario: str
-    lane: str
+    lane: str  # of which volume
     kind: Kind
-    where: str
-    kubelet: str
-    ours: str
+    where: str  # at which call or mark, or which field
+    kubelet: str  # what the kubelet has there; empty for nothing
+    ours: str  # what we have there; empty for nothing
 
     def __str__(self) -> str:
         return (

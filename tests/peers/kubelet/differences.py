@@ -11,42 +11,25 @@ from tests.peers.kubelet.comparer import Difference, Kind
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Why the agent differs from the kubelet, for the reader of the parity page.
+    """Why the agent differs from the kubelet, for the reader of the parity page."""
 
-    Attributes:
-        name: a few words.
-        kubelet: the kubelet's behaviour, as a sentence without its full stop.
-        source: where the kubelet's or CSI's sources say so.
-        why: the agent's behaviour and its reason, as sentences.
-    """
-
-    name: str
-    kubelet: str
-    source: str
-    why: str
+    name: str  # a few words
+    kubelet: str  # the kubelet's behaviour, as a sentence without its full stop
+    source: str  # where the kubelet's or CSI's sources say so
+    why: str  # the agent's behaviour and its reason, as sentences
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """One kind of difference that is wanted.
+    """One kind of difference that is wanted."""
 
-    Attributes:
-        rule: the rule that wants it.
-        scenarios: a pattern of their names.
-        kind: of the difference.
-        where: a pattern of the place.
-        kubelet: a pattern of what the kubelet has.
-        ours: a pattern of what we have.
-        passing: whether it is there in some runs and not in others.
-    """
-
-    rule: Rule
-    scenarios: str
-    kind: Kind
-    where: str = "*"
-    kubelet: str = "*"
-    ours: str = "*"
-    passing: bool = False
+    rule: Rule  # the rule that wants it
+    scenarios: str  # a pattern of their names
+    kind: Kind  # of the difference
+    where: str = "*"  # a pattern of the place
+    kubelet: str = "*"  # a pattern of what the kubelet has
+    ours: str = "*"  # a pattern of what we have
+    passing: bool = False  # whether it is there in some runs and not in others
 
     def concerns(self, scenario: str) -> bool:
         return fnmatchcase(scenario, self.scenarios)

@@ -29,9 +29,7 @@ class Kubelet:
     """One kubelet and its runtime.
 
     Args:
-        directory: for everything; its path must be short, sockets lie in it.
         peer: finds a peer's binary by name.
-        node: the node's name.
         kubeconfig: how it reaches its API server.
         supervisor: who starts both processes; its own by default.
     """
@@ -45,7 +43,7 @@ class Kubelet:
         kubeconfig: Path,
         supervisor: Supervisor | None = None,
     ) -> None:
-        self.directory = directory
+        self.directory = directory  # for everything; its path must be short, sockets lie in it
         self.node = node
         self.root = directory / "root"
         self._peer = peer

@@ -10,11 +10,7 @@ Object = dict[str, Any]
 
 
 class NodeUnderTest(Protocol):
-    """One node, and the part of a cluster that concerns it.
-
-    Attributes:
-        name: the node's name.
-    """
+    """One node, and the part of a cluster that concerns it."""
 
     name: str
 

@@ -78,7 +78,6 @@ def normal_form(
 
     Args:
         recording: what was seen.
-        scenario: its name.
         about: what happens in it.
         names: what this run's names and ids stand for.
         notes: what else the script saw.
@@ -103,17 +102,14 @@ class _Moment:
     """A mark or a call, with the trees round it.
 
     Attributes:
-        step: as it is told.
-        lane: whose call it is; empty for a mark, which is in all lanes.
         before, after: the trees, None where nobody looked.
-        more: whether it is told of several.
     """
 
-    step: Step
-    lane: str
+    step: Step  # as it is told
+    lane: str  # whose call it is; empty for a mark, which is in all lanes
     before: Tree | None
     after: Tree | None
-    more: bool = False
+    more: bool = False  # whether it is told of several
 
     @property
     def fails(self) -> bool:

@@ -19,19 +19,12 @@ AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Played:
-    """How one scenario went.
-
-    Attributes:
-        scenario: which.
-        record: its normal form; empty if it failed.
-        timeline: seconds since the first event, and what it was, with the durations of calls.
-        error: why there is no record.
-    """
+    """How one scenario went."""
 
     scenario: Scenario
-    record: Record
-    timeline: list[str]
-    error: Exception | None = None
+    record: Record  # its normal form; empty if it failed
+    timeline: list[str]  # seconds since the first event, and what it was, with the durations of calls
+    error: Exception | None = None  # why there is no record
 
 
 def play(
@@ -42,8 +35,6 @@ def play(
     Each is told as soon as it is over and those before it are.
 
     Args:
-        scenarios: which.
-        node: where.
         directory: for the drivers; its path must be short.
         at_once: how many are played side by side.
     """

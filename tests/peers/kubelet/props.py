@@ -25,22 +25,18 @@ class Props:
 
     Args:
         scenario: what is played.
-        node: where.
         directory: for the driver and its state; its path must be short.
         number: no other scene of the same node has it.
 
     Attributes:
-        driver: the driver's name.
-        namespace: where claims, Secrets and pods are.
         vendor: the driver's process.
         names: what this run's names and ids stand for, for the record.
-        volumes: the scenario's, by name.
     """
 
     def __init__(self, scenario: Scenario, *, node: NodeUnderTest, directory: Path, number: int) -> None:
         self.driver = f"d{number:03}.oracle.csi"
-        self.namespace = f"n{number:03}-oracle"
-        self.volumes = {volume.name: volume for volume in scenario.volumes}
+        self.namespace = f"n{number:03}-oracle"  # where claims, Secrets and pods are
+        self.volumes = {volume.name: volume for volume in scenario.volumes}  # the scenario's, by name
         self._scenario = scenario
         self._node = node
         self._directory = directory

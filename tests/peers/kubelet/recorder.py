@@ -36,29 +36,17 @@ _ACTS = frozenset(
 
 @dataclass
 class Call:
-    """One call.
+    """One call."""
 
-    Attributes:
-        method: e.g. `NodeStageVolume`.
-        request: as it came.
-        timeout_s: what the caller gave it.
-        before: the tree when it came; None for a method that changes nothing.
-        began: seconds since the epoch.
-        ended: the same; None while it runs.
-        status: the code's name, or `GIVEN UP` if the caller did not wait for the answer.
-        message: the driver's words.
-        after: the tree at the answer.
-    """
-
-    method: str
-    request: Message
-    timeout_s: float | None
-    before: Tree | None
-    began: float
-    ended: float | None = None
-    status: str = ""
-    message: str = ""
-    after: Tree | None = None
+    method: str  # e.g. `NodeStageVolume`.
+    request: Message  # as it came
+    timeout_s: float | None  # what the caller gave it
+    before: Tree | None  # the tree when it came; None for a method that changes nothing
+    began: float  # seconds since the epoch
+    ended: float | None = None  # the same; None while it runs
+    status: str = ""  # the code's name, or `GIVEN UP` if the caller did not wait for the answer
+    message: str = ""  # the driver's words
+    after: Tree | None = None  # the tree at the answer
 
 
 @dataclass
@@ -103,13 +91,10 @@ class Recorder:
     Args:
         vendor: the driver's socket.
         look: takes the tree.
-
-    Attributes:
-        recording: what was seen so far.
     """
 
     def __init__(self, vendor: Path, *, look: Callable[[], Tree]) -> None:
-        self.recording = Recording()
+        self.recording = Recording()  # what was seen so far
         self._vendor = vendor
         self._look = look
         self._held: set[str] = set()

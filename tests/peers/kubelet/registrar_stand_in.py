@@ -19,16 +19,12 @@ class RegistrarStandIn:
 
     Args:
         recorder: whose thread serves.
-        driver: the driver's name.
         endpoint: the socket that the node is to call.
         registry: the node's directory of registration sockets.
-
-    Attributes:
-        told: what the node said of each registration: an empty text, or why it refused.
     """
 
     def __init__(self, recorder: Recorder, *, driver: str, endpoint: Path, registry: Path) -> None:
-        self.told: list[str] = []
+        self.told: list[str] = []  # what the node said of each registration: an empty text, or why it refused
         self._recorder = recorder
         self._driver = driver
         self._endpoint = endpoint

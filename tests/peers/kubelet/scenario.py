@@ -28,23 +28,15 @@ class Scenario:
     """One scenario.
 
     Attributes:
-        name: of its record: words joined by dashes.
-        about: what happens, as a sentence.
-        run: the script.
         driver: whose volumes.
-        volumes: what there is before the script starts.
-        alone: whether no other may run on the node meanwhile, because it restarts the node.
-        slow: whether it takes minutes.
-        leaves: whether files of a volume stay behind for ever; the record then shows which.
-        measures: whether NodeGetVolumeStats belongs into its record.
     """
 
-    name: str
-    about: str
-    run: Callable[[Scene], None] = one_pod
+    name: str  # of its record: words joined by dashes
+    about: str  # what happens, as a sentence
+    run: Callable[[Scene], None] = one_pod  # the script
     driver: Driver = Driver()  # noqa: RUF009  # it is frozen
-    volumes: tuple[Volume, ...] = (Volume(),)
-    alone: bool = False
-    slow: bool = False
-    leaves: bool = False
-    measures: bool = False
+    volumes: tuple[Volume, ...] = (Volume(),)  # what there is before the script starts
+    alone: bool = False  # whether no other may run on the node meanwhile, because it restarts the node
+    slow: bool = False  # whether it takes minutes
+    leaves: bool = False  # whether files of a volume stay behind for ever; the record then shows which
+    measures: bool = False  # whether NodeGetVolumeStats belongs into its record

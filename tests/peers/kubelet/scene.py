@@ -35,27 +35,23 @@ class Scene:
     """One scenario on one node. Use it as a context manager: it cleans up whatever the script left.
 
     Args:
-        scenario: what is played.
-        node: where.
         directory: for the driver and its state; its path must be short.
         number: no other scene of the same node has it.
 
     Attributes:
         scenario: what is played.
-        recorder: what sees the calls.
-        notes: what the script wants in the record beside calls and trees.
     """
 
     def __init__(self, scenario: Scenario, *, node: NodeUnderTest, directory: Path, number: int) -> None:
-        self.scenario = scenario
-        self.notes: dict[str, Any] = {}
+        self.scenario = scenario  # what is played
+        self.notes: dict[str, Any] = {}  # what the script wants in the record beside calls and trees
         self._node = node
         self._node_is_dead = False
         self._uids: dict[str, str] = {}
         self._live: dict[str, list[str]] = {}
         self._props = Props(scenario, node=node, directory=directory, number=number)
         self._vendor = self._props.vendor
-        self.recorder = Recorder(self._vendor.socket, look=self._look)
+        self.recorder = Recorder(self._vendor.socket, look=self._look)  # what sees the calls
         self._socket = node.root / "plugins" / self._props.driver / "csi.sock"
         self._registrar = RegistrarStandIn(
             self.recorder,
@@ -123,7 +119,6 @@ class Scene:
         """Create a pod, with all volumes of the scenario unless uses are given, and attach what it needs.
 
         Args:
-            name: the pod's.
             uses: its use of volumes.
             inline: its inline volumes.
             security: its security context.

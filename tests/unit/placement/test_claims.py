@@ -53,14 +53,10 @@ STEPS = st.lists(
 
 
 class Cut:
-    """Records of which a write may leave the first few (`Records`).
-
-    Attributes:
-        most: how many, if a write has more.
-    """
+    """Records of which a write may leave the first few (`Records`)."""
 
     def __init__(self, records: SqliteRecords) -> None:
-        self.most = MANY
+        self.most = MANY  # how many, if a write has more
         self.take, self.put, self.watch = records.take, records.put, records.watch
         self.close, self._whole = records.close, records.write
 

@@ -66,18 +66,12 @@ def lists(*volumes: str, snapshots: Iterable[str] = (), size_bytes: int = 0) -> 
 
 @dataclass
 class Site:
-    """Two nodes that list, and Kubernetes.
-
-    Attributes:
-        reading: what the next reading of Kubernetes finds.
-        on_read: called at each reading with its number.
-        told: the mounts that agents tell of.
-    """
+    """Two nodes that list, and Kubernetes."""
 
     world: Placed
-    reading: References = field(default_factory=References)
-    on_read: Callable[[int], None] = lambda _: None
-    told: dict[str, Any] = field(default_factory=dict)
+    reading: References = field(default_factory=References)  # what the next reading of Kubernetes finds
+    on_read: Callable[[int], None] = lambda _: None  # called at each reading with its number
+    told: dict[str, Any] = field(default_factory=dict)  # the mounts that agents tell of
     has_references: bool = True
     readings: int = 0
 

@@ -87,23 +87,15 @@ Answer = tuple[bytes | None, Status]
 
 @dataclass
 class Node:
-    """A node's agent and its vendor.
-
-    Attributes:
-        name: the node's name.
-        volumes: ids by name.
-        ever: the ids that it ever made.
-        under_way: what its vendor is asked to make, by name: a retry waits with the others.
-        unsent: whether the next call does not arrive.
-        deletion: how the next deletion ends.
-    """
+    """A node's agent and its vendor."""
 
     name: str
-    volumes: dict[str, str] = field(default_factory=dict)
-    ever: set[str] = field(default_factory=set)
+    volumes: dict[str, str] = field(default_factory=dict)  # ids by name
+    ever: set[str] = field(default_factory=set)  # the ids that it ever made
+    # What its vendor is asked to make, by name: a retry waits with the others.
     under_way: dict[str, asyncio.Future[Answer]] = field(default_factory=dict)
-    unsent: bool = False
-    deletion: str = "done"
+    unsent: bool = False  # whether the next call does not arrive
+    deletion: str = "done"  # how the next deletion ends
 
 
 @dataclass(eq=False)
@@ -462,33 +454,19 @@ SOME = st.sampled_from([frozenset(some) for count in range(4) for some in combin
 
 @dataclass(frozen=True)
 class Case:
-    """A volume of which a call is, and what the hub knows of it.
+    """A volume of which a call is, and what the hub knows of it."""
 
-    Attributes:
-        home: the node that has it.
-        others: those that have another volume of this id.
-        fleet: those that have reported the driver.
-        own: whether vendors have a topology of their own.
-        hides: those whose vendor has not told it.
-        named: the nodes that its PersistentVolume names; empty: there is none.
-        node_id: whether the call tells the vendor's id of its node.
-        listed: those that have listed what they have.
-        stale: whether that was before `home` had it.
-        made: those whose volume was made by this hub.
-        deleted: those that had one more of this id, which this hub has deleted.
-    """
-
-    home: str
-    others: frozenset[str]
-    fleet: frozenset[str]
-    own: bool
-    hides: frozenset[str]
-    named: frozenset[str]
-    node_id: bool
-    listed: frozenset[str]
-    stale: bool
-    made: frozenset[str]
-    deleted: frozenset[str]
+    home: str  # the node that has it
+    others: frozenset[str]  # those that have another volume of this id
+    fleet: frozenset[str]  # those that have reported the driver
+    own: bool  # whether vendors have a topology of their own
+    hides: frozenset[str]  # those whose vendor has not told it
+    named: frozenset[str]  # the nodes that its PersistentVolume names; empty: there is none
+    node_id: bool  # whether the call tells the vendor's id of its node
+    listed: frozenset[str]  # those that have listed what they have
+    stale: bool  # whether that was before `home` had it
+    made: frozenset[str]  # those whose volume was made by this hub
+    deleted: frozenset[str]  # those that had one more of this id, which this hub has deleted
 
 
 @st.composite
