@@ -16,20 +16,16 @@ from tests.chaos.judge import MADE, MAY_RETRY, Attempt, Step
 from tests.kit.requests import create, create_at
 from tests.kit.sidecar import Outcome
 
-Ask = Callable[[str, Message, float], Outcome]
-"""Makes one call: method, request, time limit."""
+Ask = Callable[[str, Message, float], Outcome]  # makes one call: method, request, time limit
 
 _MIB = 1 << 20
 _MOUNT = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
 _RANGE = csi.CapacityRange(required_bytes=16 * _MIB)
-_FIRST_S, _LONGEST_S = 0.3, 2.0
-"""The back-off of a stock sidecar is 1 s to 5 min."""
+_FIRST_S, _LONGEST_S = 0.3, 2.0  # the back-off of a stock sidecar is 1 s to 5 min
 
-_PAUSE_S = 20.0
-"""The longest time for which a caller forgets a create, which ends with the run."""
+_PAUSE_S = 20.0  # the longest time for which a caller forgets a create, which ends with the run
 
-_BETWEEN_S = 1.0
-"""The longest time between an answer and what the caller wants next."""
+_BETWEEN_S = 1.0  # the longest time between an answer and what the caller wants next
 
 
 class Stopped(Exception):

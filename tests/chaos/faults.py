@@ -6,8 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-GAP_S = 1.5
-"""The mean time between two faults."""
+GAP_S = 1.5  # the mean time between two faults
 
 
 class Kind(NamedTuple):

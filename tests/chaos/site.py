@@ -40,11 +40,9 @@ _HUB_FLAGS = (
 
 _AGENT_FLAGS = ("--controller-lease=5s", "--operation-limit=20s")
 
-_WORK = "200ms"
-"""The time that a driver takes for each call, so that some are under way at each fault."""
+_WORK = "200ms"  # the time that a driver takes for each call, so that some are under way at each fault
 
-_RESTART_S = 0.5
-"""The time between the end of a process that nobody killed and its next start."""
+_RESTART_S = 0.5  # the time between the end of a process that nobody killed and its next start
 
 
 class Site:

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 _CAP_SYS_ADMIN = 21
-_LIMIT_S = 600
-"""Of one test. The first also starts the cluster."""
+_LIMIT_S = 600  # Of one test. The first also starts the cluster.
 
 C = TypeVar("C", Cluster, UpstreamCluster, Site)
 

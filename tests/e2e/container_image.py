@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-IMAGE = "csi-bridge.test/busybox:1"
-"""The one image of all pods, and of their sandboxes. Its name leads to no registry."""
+IMAGE = "csi-bridge.test/busybox:1"  # The one image of all pods, and of their sandboxes. Its name leads to no registry.
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from tests.kit.processes import Process, Supervisor
 
-_NAMESPACE = "k8s.io"
-"""Containerd's namespace of whatever a kubelet runs."""
+_NAMESPACE = "k8s.io"  # containerd's namespace of whatever a kubelet runs
 
 _APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 

@@ -18,17 +18,13 @@ if TYPE_CHECKING:
 
     from tests.kit.bridge import Hub
 
-HUBS = int(os.environ.get("CSI_BRIDGE_E2E_HUBS", "1"))
-"""How many hubs the cluster has."""
+HUBS = int(os.environ.get("CSI_BRIDGE_E2E_HUBS", "1"))  # how many hubs the cluster has
 
-_AWAY_S = 6
-"""How long a hub that has ended stays away: longer than a lease, so that the other one takes over."""
+_AWAY_S = 6  # how long a hub that has ended stays away: longer than a lease, so that the other one takes over
 
-_MIDDLE_S = 6.0
-"""The first kill after a test's begin: the first claims and pods are under way."""
+_MIDDLE_S = 6.0  # the first kill after a test's begin: the first claims and pods are under way
 
-_NEXT_S = 25.0
-"""From one kill to the next, so that a longer test loses several leaders."""
+_NEXT_S = 25.0  # from one kill to the next, so that a longer test loses several leaders
 
 _LOOK_S = 0.5
 

@@ -34,11 +34,9 @@ class Node(ABC):
         peer: finds a peer's binary by name.
     """
 
-    container: Object | None = None
-    """That of the agent, on a node with a kubelet."""
+    container: Object | None = None  # that of the agent, on a node with a kubelet
     root: Path  # the kubelet's directory, or what the agent has in its place
-    relay: Path | None = None
-    """Where the agent has a socket for each driver, for a kubelet."""
+    relay: Path | None = None  # where the agent has a socket for each driver, for a kubelet
 
     def __init__(
         self, name: str, directory: Path, logs: Path, *, bridge: Deployment, peer: Callable[[str], Path]

@@ -44,8 +44,7 @@ class MachineSupervisor(Supervisor):
             process.start()
 
 
-KUBELET_S = 10.0, 300.0
-"""The kubelet's pauses before it starts a container again: the first, and the longest."""
+KUBELET_S = 10.0, 300.0  # the kubelet's pauses before it starts a container again: the first, and the longest
 
 
 class KeepingSupervisor(Supervisor):

@@ -24,18 +24,15 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 
-SMALL_BYTES, LARGE_BYTES = 320 * MIB, 640 * MIB
-"""mkfs.xfs makes nothing below 300 MiB."""
+SMALL_BYTES, LARGE_BYTES = 320 * MIB, 640 * MIB  # mkfs.xfs makes nothing below 300 MiB
 
 _CAP_SYS_RESOURCE = 24
 _FS_TYPE = "ext4" if has_capability(_CAP_SYS_RESOURCE) else "xfs"
 """To grow ext4 while it is mounted takes a capability that not every container's root has."""
 
-_RUNNING_LIMIT_S = 120.0
-"""From a pod's creation to its containers: scheduling, attaching, staging, on a busy machine."""
+_RUNNING_LIMIT_S = 120.0  # from a pod's creation to its containers: scheduling, attaching, staging, on a busy machine
 
-_ROLLED_OUT_LIMIT_S = 240.0
-"""Of three pods, one after the other."""
+_ROLLED_OUT_LIMIT_S = 240.0  # of three pods, one after the other
 
 _GONE_LIMIT_S = 120.0
 _EXPANDED_LIMIT_S = 120.0
@@ -46,8 +43,7 @@ class Tenant:
         self.cluster = cluster
         self.api = cluster.api
         self.namespace = cluster.plane.new_namespace()  # the tenant's own
-        self._own: list[tuple[str, str]] = []
-        """Kind and name of what it made that is in no namespace."""
+        self._own: list[tuple[str, str]] = []  # kind and name of what it made that is in no namespace
 
     def apply(self, path: str) -> None:
         """Create what a file of deploy/ holds, in the tenant's namespace."""

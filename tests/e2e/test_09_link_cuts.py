@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from tests.kit.peers.testdriver import RunningDriver
 
 _ALONE_S = 2.0
-_DONE_LIMIT_S = 120.0
-"""A dial comes at least every 30 s, the sidecars' retry every 10 s."""
+_DONE_LIMIT_S = 120.0  # a dial comes at least every 30 s, the sidecars' retry every 10 s
 
 _SLOWLY = "delay:8s"
 """A busy machine stalls for less, between a call's beginning and the blow to its link. Hub and agent hear nothing for

@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 _COUNT = 20
-_AWAY_S = 2.0
-"""How long a killed process stays away: about as long as a kubelet takes to start a container again."""
+_AWAY_S = 2.0  # how long a killed process stays away: about as long as a kubelet takes to start a container again
 
-_READY_LIMIT_S = 180.0
-"""An API server that starts is asked by everybody at once."""
+_READY_LIMIT_S = 180.0  # an API server that starts is asked by everybody at once
 
 _ALL_BOUND_LIMIT_S = 180.0
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
 
-_OUTAGE_S = 45.0
-"""The sidecars' pauses grow to 10 s here (`deployment`), the agent's to 30 s."""
+_OUTAGE_S = 45.0  # the sidecars' pauses grow to 10 s here (`deployment`), the agent's to 30 s
 
 _CONVERGED_LIMIT_S = 120.0
 

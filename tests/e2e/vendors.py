@@ -40,11 +40,9 @@ class Vendor:
         }
 
 
-KUBELETS = ("k1", "k2")
-"""The nodes with a kubelet."""
+KUBELETS = ("k1", "k2")  # the nodes with a kubelet
 
-OWN = "o1"
-"""The node with the agent alone."""
+OWN = "o1"  # the node with the agent alone
 
 NODES = (*KUBELETS, OWN)
 

@@ -23,16 +23,13 @@ from pathlib import Path
 from tests.fuzz.targets import TARGETS
 
 _CORPUS = Path(__file__).parent / "corpus"
-_MOST_MIB = 768
-"""Of one target's process. Python with all modules of the bridge, instrumented, has 150 MiB."""
+_MOST_MIB = 768  # Of one target's process. Python with all modules of the bridge, instrumented, has 150 MiB.
 
-_MOST_CASE_S = 20
-"""For one case. Most take less than 1 ms."""
+_MOST_CASE_S = 20  # For one case. Most take less than 1 ms.
 
 _PROGRESS_S = 10
 
-_MOST_BYTES = 4_096
-"""Of one case, unless the corpus has larger ones."""
+_MOST_BYTES = 4_096  # of one case, unless the corpus has larger ones
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,7 @@ class Routed:
         return gate, call
 
 
-DRIVER = "vendor.test"
-"""The name of the vendor's driver, unless a test gives it another one."""
+DRIVER = "vendor.test"  # the name of the vendor's driver, unless a test gives it another one
 
 
 @pytest.fixture(scope="module")

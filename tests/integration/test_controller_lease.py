@@ -35,8 +35,7 @@ CREATE, DELETE = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/DeleteVo
 
 LEASE_S = 2.0
 
-LONG_S = 6.0
-"""The lease of a test in which it must not end: on a busy machine, a process may not run for a while."""
+LONG_S = 6.0  # the lease of a test in which it must not end: on a busy machine, a process may not run for a while
 
 LOST = "no answer of the hub for 2 s (--controller-lease)"
 

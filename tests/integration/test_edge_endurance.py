@@ -20,16 +20,14 @@ from tests.kit.waiting import wait_for
 
 pytestmark = [needs_mounts, pytest.mark.slow]
 
-_AT_ONCE = 10
-"""Pods that come and go together: each round is as many cycles."""
+_AT_ONCE = 10  # pods that come and go together: each round is as many cycles
 
 _SLOW_S = 100.0
 
 _OWN_FACTS = 2
 """The node and its drivers: what it tells besides its pods, of which it tells a moment late (`pod_facts`)."""
 
-_POOL = min(32, (os.cpu_count() or 1) + 4)
-"""Threads of an event loop's pool (ThreadPoolExecutor)."""
+_POOL = min(32, (os.cpu_count() or 1) + 4)  # threads of an event loop's pool (ThreadPoolExecutor)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from tests.kit.waiting import wait_for
 
 ANY_PORT = HostPort("127.0.0.1", 0)
 
-SOON_S = CONNECTION_LIMIT_S / 2
-"""Before a silent connection would have ended by itself."""
+SOON_S = CONNECTION_LIMIT_S / 2  # before a silent connection would have ended by itself
 
 
 class Health:

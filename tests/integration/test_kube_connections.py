@@ -27,8 +27,7 @@ from tests.kit.trusting import SaidNodes
 from tests.kit.waiting import until
 
 _WATCH_BEGINS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-_LAST_TURN = 200
-"""Of the loop: by then a hub has sent its lists."""
+_LAST_TURN = 200  # of the loop: by then a hub has sent its lists
 
 
 @asynccontextmanager

@@ -25,8 +25,7 @@ from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
 
 NAME = "vendor.test"
-NOBODY = "127.0.0.1:1"
-"""A hub that is not there: the relay does without."""
+NOBODY = "127.0.0.1:1"  # a hub that is not there: the relay does without
 
 NODE_METHODS = sorted(path for path in METHODS if path.startswith("/csi.v1.Node/"))
 MIB = 1 << 20

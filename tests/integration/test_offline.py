@@ -17,8 +17,7 @@ from tests.kit.waiting import wait_for
 
 pytestmark = needs_loops
 
-_SECONDS = 10.0
-"""What "within seconds" means on a busy machine."""
+_SECONDS = 10.0  # what "within seconds" means on a busy machine
 
 _GROUP = 4711
 

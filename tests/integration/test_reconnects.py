@@ -29,8 +29,7 @@ _WARM_UP = 5
 
 _NUMBER = re.compile(r"\d+")
 
-_POOL = min(32, (os.cpu_count() or 1) + 4)
-"""Threads of an event loop's pool (ThreadPoolExecutor)."""
+_POOL = min(32, (os.cpu_count() or 1) + 4)  # threads of an event loop's pool (ThreadPoolExecutor)
 
 often = pytest.mark.parametrize(
     "times", [15, pytest.param(1_000, marks=[pytest.mark.endurance, pytest.mark.timeout(600)])]

@@ -26,8 +26,7 @@ NODES = ("n1", "n2", "n3")
 
 LEASE_S, MARGIN_S = 2.0, 5.0
 
-SOON_S = 10.0
-"""Two seconds of takeover, six until a stopped agent is noticed, and a busy machine."""
+SOON_S = 10.0  # two seconds of takeover, six until a stopped agent is noticed, and a busy machine
 
 
 @dataclass

@@ -15,8 +15,7 @@ from tests.kit.intruder import lasting_hub, outcome
 from tests.kit.joinable_hub import JoinableHub
 from tests.kit.stranger import hello
 
-BYSTANDER = "bystander"
-"""A node that no attack names."""
+BYSTANDER = "bystander"  # a node that no attack names
 
 
 @pytest.fixture(scope="module")

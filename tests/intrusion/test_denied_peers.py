@@ -13,8 +13,7 @@ from tests.kit.operator import by_hand, node_state
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
 
-SOON_S = 1.0
-"""Within this time a denial ends the live links."""
+SOON_S = 1.0  # within this time a denial ends the live links
 
 
 def order(hub: Hub, *words: str) -> str:

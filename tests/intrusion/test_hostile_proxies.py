@@ -14,8 +14,7 @@ from common.net.proxy import Proxy, through
 from common.parsers import HostPort
 from common.session.limits import Limits
 
-HUB = hub_endpoint("wss://127.1:443")
-"""By this name it is not this machine's own, which is dialled without a proxy."""
+HUB = hub_endpoint("wss://127.1:443")  # by this name it is not this machine's own, which is dialled without a proxy
 
 NO_PROXY = "does not answer as an HTTP proxy does"
 

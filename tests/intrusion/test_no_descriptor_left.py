@@ -17,8 +17,7 @@ from tests.kit.requests import create, delete
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
 
-_FEW = 128
-"""A soft limit of open files, as the 1,024 of many systems in small."""
+_FEW = 128  # a soft limit of open files, as the 1,024 of many systems in small
 
 
 @contextlib.contextmanager

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 from cloud.trust.audit import Event, log
 
-Line = tuple[Event, str, str, dict[str, str | int]]
-"""The event, who, the address, and the other fields."""
+Line = tuple[Event, str, str, dict[str, str | int]]  # the event, who, the address, and the other fields
 
 
 class _Keeper(logging.Handler):

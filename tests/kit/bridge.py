@@ -38,8 +38,7 @@ PATIENT = (
 )
 """Of a hub that follows a cluster: a test may stop its API server for a while."""
 
-REDIAL_LIMIT_S = 60.0
-"""An uplink dials at least every 30 s (`common.links.uplink`), and the machine may be busy."""
+REDIAL_LIMIT_S = 60.0  # an uplink dials at least every 30 s (`common.links.uplink`), and the machine may be busy
 
 
 class UnforeseenError(AssertionError):

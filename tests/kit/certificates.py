@@ -37,8 +37,7 @@ _ROLES = {
 }
 """By role: what its common name begins with, its organization, and what its file's name begins with."""
 
-_LONGEST_CN_CHARS = 64
-"""RFC 5280, appendix A: ub-common-name."""
+_LONGEST_CN_CHARS = 64  # RFC 5280, appendix A: ub-common-name
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ Object = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
-OURS = "registry.example/csi-bridge/"
-"""The registry of the project's own images in the manifests."""
+OURS = "registry.example/csi-bridge/"  # the registry of the project's own images in the manifests
 
 
 def manifests() -> list[Path]:

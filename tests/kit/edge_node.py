@@ -68,8 +68,7 @@ class EdgeNode:
         self._logs = logs
         self._supervisor = _VendorSupervisor(logs / "vendor", self.machine)
         self._flags: tuple[str, ...] = ()
-        self._commands: dict[Process, list[str]] = {}
-        """The command of each process, without the machine's."""
+        self._commands: dict[Process, list[str]] = {}  # the command of each process, without the machine's
 
     def start(self, *flags: str, driver_flags: Iterable[str] = ("--no-attach",), hub_flags: Iterable[str] = ()) -> None:
         """Start vendor, hub and agent. Wait until the driver is registered and the agent has the hub's objects."""

@@ -46,8 +46,7 @@ DRIVER = "d.csi"
 GI = 1 << 30
 
 MOUNTED = ["stage h-data", "publish h-data web-uid"]
-TAKEN_DOWN = ["unpublish h-data web-uid", "unstage h-data"]
-"""The steps on the volume of `add_pod`."""
+TAKEN_DOWN = ["unpublish h-data web-uid", "unstage h-data"]  # the steps on the volume of `add_pod`
 
 FOUND = Found(
     published=(Published(driver=DRIVER, handle="h-data", name="pv-data", pod_uid="web-uid"),),
@@ -437,10 +436,8 @@ class EdgeVolumes:
     boot: str = "boot-1"
     stats_interval_s: float = 0.0
     acked: asyncio.Event = field(default_factory=asyncio.Event)
-    refusal: str = ""
-    """Why another node has the volume that is one node's at a time."""
-    asked: int = 0
-    """How often the hub was asked for such a volume."""
+    refusal: str = ""  # why another node has the volume that is one node's at a time
+    asked: int = 0  # how often the hub was asked for such a volume
     in_use: list[list[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -13,8 +13,7 @@ from common.status import Code
 from tests.kit.answers import Identity, answer_of
 from tests.kit.vendor import Refusal, Vendor, VendorCall
 
-ITS_WORDS = "the driver's own words"
-"""The text of its errors. Any other text was not sent by the driver."""
+ITS_WORDS = "the driver's own words"  # The text of its errors. Any other text was not sent by the driver.
 
 ITS_CODES = (Code.ALREADY_EXISTS, Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.OUT_OF_RANGE)
 

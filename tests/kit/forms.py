@@ -14,5 +14,4 @@ def _in_each_form(*marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
 
 in_each_form = _in_each_form()
 
-slow_in_hub = _in_each_form(pytest.mark.slow)
-"""The second form is left to `make test-slow`."""
+slow_in_hub = _in_each_form(pytest.mark.slow)  # the second form is left to `make test-slow`

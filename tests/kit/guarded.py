@@ -25,13 +25,10 @@ from tests.kit.cluster_objects import DRIVER, attachment, entries, node, volume
 from tests.kit.memory_records import MemoryRecords
 
 NOW = 1_800_000_000.0
-LEFT = 1_799_999_000.0
-"""When the nodes left that are away."""
+LEFT = 1_799_999_000.0  # when the nodes left that are away
 LEFT_TEXT = "2027-01-15T07:43:20Z"
-BROKE = "2027-01-15T07:44:00Z"
-"""Since when the Nodes are not Ready that are not."""
-HANDLE = "h-pv-1"
-"""The handle of the volume `pv-1` (`cluster_objects.volume`)."""
+BROKE = "2027-01-15T07:44:00Z"  # since when the Nodes are not Ready that are not
+HANDLE = "h-pv-1"  # the handle of the volume `pv-1` (`cluster_objects.volume`)
 IN_USE = name_in_use(DRIVER, HANDLE)
 
 
@@ -39,10 +36,8 @@ class Links:
     """The links and reports of nodes: `Nodes` as the guard and the absences see them."""
 
     def __init__(self) -> None:
-        self.away: dict[str, float | None] = {}
-        """Each node that has ever connected, and since when it is away."""
-        self.ids: dict[str, str] = {}
-        """The node ids in the nodes' reports of the driver."""
+        self.away: dict[str, float | None] = {}  # each node that has ever connected, and since when it is away
+        self.ids: dict[str, str] = {}  # the node ids in the nodes' reports of the driver
 
     def knows(self, name: str) -> bool:
         return name in self.away
@@ -88,8 +83,7 @@ class Facts:
 
     def __init__(self) -> None:
         self.told: dict[str, dict[Ref, Fact]] = {}
-        self.earlier_use: dict[str, frozenset[str]] = {}
-        """By node: what earlier machines of this name had in use."""
+        self.earlier_use: dict[str, frozenset[str]] = {}  # by node: what earlier machines of this name had in use
 
     def of(self, node: str) -> dict[Ref, Fact]:
         return self.told.get(node, {})
@@ -105,8 +99,7 @@ class Guarded:
         self.records, self.links = MemoryRecords(), Links()
         self.source, facts = Objects(is_cluster=has_cluster), Facts()
         self.states, self.facts, self.earlier_use = self.source.states, facts.told, facts.earlier_use
-        self.monotonic = 0.0
-        """Seconds since the nodes left that are away."""
+        self.monotonic = 0.0  # seconds since the nodes left that are away
         self.mounts = Mounts(self.source, facts)
         self.start()
 

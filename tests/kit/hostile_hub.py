@@ -45,15 +45,12 @@ from tests.kit.linked import Peer
 from tests.kit.vendor import Vendor, VendorCall
 from tests.kit.waiting import wait_for
 
-NODE_METHODS = sorted(methods_of("Node"))
-"""The paths of the Node service."""
+NODE_METHODS = sorted(methods_of("Node"))  # the paths of the Node service
 
-_PATIENCE_S = 60.0
-"""Only a failing test waits so long."""
+_PATIENCE_S = 60.0  # only a failing test waits so long
 
 
-DEEP = "DEEP"
-"""Stands in an object for JSON that is deeper than Python reads."""
+DEEP = "DEEP"  # stands in an object for JSON that is deeper than Python reads
 
 _LEVELS = 20_000
 _DEEP_JSON = '{"a":' * _LEVELS + "{}" + "}" * _LEVELS

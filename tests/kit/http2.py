@@ -13,8 +13,7 @@ from common.relay.frames import PREFACE
 from common.relay.server import Callee, Server, ServerCall, ServerConnection, ServerSettings
 from common.status import Code, Status
 
-Frame = tuple[int, int, int, bytes]
-"""Kind, flags, stream id, payload."""
+Frame = tuple[int, int, int, bytes]  # kind, flags, stream id, payload
 
 
 def wire(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:

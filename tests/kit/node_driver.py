@@ -73,5 +73,4 @@ class ScriptedDriver:
         return next(request for name, request in reversed(self.calls) if name == method)
 
 
-NO_ANSWER = CallTimeout("driver d.csi")
-"""The error of a call whose time is up."""
+NO_ANSWER = CallTimeout("driver d.csi")  # the error of a call whose time is up

@@ -2,8 +2,7 @@
 
 import sys
 
-NOBODY_ELSE = 12345
-"""A user id without an account."""
+NOBODY_ELSE = 12345  # a user id without an account
 
 # Imported before the change: another user may not be able to read the installed modules.
 _PROGRAM = """

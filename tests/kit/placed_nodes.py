@@ -492,8 +492,7 @@ class Placed:
         self.vendors[node] = lambda _: (None, Status(code, "no", origin))
 
 
-Placing = Callable[..., Placed]
-"""Makes a world in the test's directory, as `Placed` does."""
+Placing = Callable[..., Placed]  # makes a world in the test's directory, as `Placed` does
 
 
 class _PlacedNode:

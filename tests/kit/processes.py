@@ -26,8 +26,7 @@ from tests.kit.waiting import wait_for
 _TAIL_LINES = 30
 _STOP_LIMIT_S = 10.0
 
-_LOG_S = 0.25
-"""A process writes its log every 50 ms (`common.observe.line_writer`), and on a busy machine later."""
+_LOG_S = 0.25  # a process writes its log every 50 ms (`common.observe.line_writer`), and on a busy machine later
 
 
 class ProcessDiedError(AssertionError):
@@ -47,8 +46,7 @@ class Process:
         self.name = name  # its name in errors
         self.command = [str(word) for word in command]  # program and arguments, paths among them
         self.log = log  # the file that standard output and standard error are appended to
-        self.environment = environment
-        """The environment of its next life."""
+        self.environment = environment  # the environment of its next life
         self._popen: subprocess.Popen[bytes] | prefork.Forked | None = None
 
     def start(self) -> None:

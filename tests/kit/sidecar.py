@@ -18,8 +18,7 @@ from common.relay.client import Channel
 from common.status import Code, Status
 from tests.kit.answers import path_of
 
-PATIENCE_S = 30.0
-"""The deadline of a call that must be answered; only a failing test waits so long."""
+PATIENCE_S = 30.0  # the deadline of a call that must be answered; only a failing test waits so long
 
 _OPTIONS = [
     ("grpc.default_authority", "localhost"),
@@ -137,8 +136,7 @@ class Sidecar:
         """
         self.socket = socket
         self._channel = grpc.insecure_channel(f"unix://{socket}", _OPTIONS if patient else [*_OPTIONS, *_QUICK])
-        self._calls: set[Any] = set()
-        """Running calls: grpcio cancels a call without a reference."""
+        self._calls: set[Any] = set()  # running calls: grpcio cancels a call without a reference
 
     def call(self, method: str, request: Message | bytes | None = None, *, timeout_s: float | None = None) -> Outcome:
         return self.start(method, request, timeout_s=timeout_s or PATIENCE_S).outcome()

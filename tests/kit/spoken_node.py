@@ -41,8 +41,7 @@ from tests.kit.sidecar import Outcome, Sidecar
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
 
-_REPORTS = 1
-"""The number of its stream of reports."""
+_REPORTS = 1  # the number of its stream of reports
 
 CAPABILITIES = ("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "EXPAND_VOLUME")
 

@@ -27,8 +27,7 @@ from common.messages import Chunk, End, Frame, Goodbye, Hello, Kind, Open, Prior
 from common.observe.version import introduce
 from tests.kit.apart import apart
 
-_PATIENCE_S = 60.0
-"""Only a failing test waits so long."""
+_PATIENCE_S = 60.0  # only a failing test waits so long
 
 _LOOK_S = 0.02
 

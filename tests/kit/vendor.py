@@ -24,8 +24,7 @@ from common.status import Code
 from tests.kit.answers import Identity, answer_of, path_of
 from tests.kit.waiting import wait_for
 
-_THREADS = 400
-"""More than the calls that all sidecars together keep running (265); a thread is made when it is needed."""
+_THREADS = 400  # more than the calls that all sidecars together keep running (265); a thread is made when it is needed
 
 _UNLIMITED = -1
 

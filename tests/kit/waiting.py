@@ -15,8 +15,7 @@ _INTERVAL_S = 0.05
 _TURNS_AT_ONCE = 100
 """The turns of the loop that `until` takes before it sleeps: enough for conditions without threads and processes."""
 
-_MOST_TURNS = 5_000
-"""The turns after which `settle` gives up: some task never rests."""
+_MOST_TURNS = 5_000  # the turns after which `settle` gives up: some task never rests
 
 
 class NeverCameError(AssertionError):

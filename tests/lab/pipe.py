@@ -12,15 +12,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-Way = Literal["up", "down"]
-"""`up` is from whoever dialled the link to the link's target."""
+Way = Literal["up", "down"]  # `up` is from whoever dialled the link to the link's target
 
-PACKET_BYTES = 1448
-"""What one Ethernet packet carries of TCP: the grain of a line with a rate."""
+PACKET_BYTES = 1448  # what one Ethernet packet carries of TCP: the grain of a line with a rate
 
 FAST_READ_BYTES = 65536
-FAST_LINE_BYTES = 8 * 1024 * 1024
-"""How much a line without a rate holds while it is delayed: 320 Mbit/s at 200 ms."""
+FAST_LINE_BYTES = 8 * 1024 * 1024  # how much a line without a rate holds while it is delayed: 320 Mbit/s at 200 ms
 
 
 @dataclass

@@ -11,8 +11,7 @@ Sockaddr = str | tuple[str, int]
 SMALL_BUFFER_BYTES = 4096
 """Of the relay's own sockets on a line with a rate: what waits shall wait in the line's buffer or at the sender."""
 
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-"""SO_LINGER on, for 0 s: closing a TCP socket then sends RST (socket(7))."""
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 s: closing a TCP socket then sends RST (socket(7))
 
 
 def resolve(address: str) -> tuple[socket.AddressFamily, Sockaddr]:

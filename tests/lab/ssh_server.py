@@ -13,8 +13,7 @@ from tests.kit.processes import Supervisor, listens_on
 
 _SSHD_DIRECTORY = Path("/run/sshd")
 """Without it root's sshd does not start; only the system's service makes it otherwise. It stays: others may use it."""
-_SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin"
-"""sshd is on root's PATH only."""
+_SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin"  # sshd is on root's PATH only
 
 
 @contextmanager

@@ -35,8 +35,7 @@ _SLOW_DRIVER = ("CreateVolume=delay:3s", "DeleteVolume=delay:3s", "CreateSnapsho
 """Where the line is cut, so that cuts hit calls under way."""
 
 Step: TypeAlias = "tuple[str, Callable[[], bool]]"
-Steps: TypeAlias = "Iterator[Step]"
-"""Of a journey: what comes next, and whether it has come."""
+Steps: TypeAlias = "Iterator[Step]"  # of a journey: what comes next, and whether it has come
 
 
 @dataclass

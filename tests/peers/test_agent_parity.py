@@ -22,8 +22,7 @@ from tests.peers.kubelet.parity import document
 from tests.peers.kubelet.play import play
 from tests.peers.kubelet.scenario import Scenario
 
-_AT_ONCE = 10
-"""An agent plays more scenarios side by side than a whole cluster does."""
+_AT_ONCE = 10  # an agent plays more scenarios side by side than a whole cluster does
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "kubelet-parity.md"
 

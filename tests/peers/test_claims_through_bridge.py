@@ -29,8 +29,7 @@ _SLOW = "CreateVolume=delay:10s"
 
 _NODE = "edge-1"
 
-_GONE_LIMIT_S = 60.0
-"""The agent dials again at least every 30 s, and the retry waits for the slow work."""
+_GONE_LIMIT_S = 60.0  # the agent dials again at least every 30 s, and the retry waits for the slow work
 
 
 @pytest.fixture

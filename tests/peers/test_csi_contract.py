@@ -17,8 +17,7 @@ from common.csi import csi_pb2
 
 _DECLARED = ("messageType", "enumType", "service", "extension")
 
-_MATURITY = "alpha_"
-"""Extensions that begin so say how mature something is. Nothing on the wire depends on them."""
+_MATURITY = "alpha_"  # Extensions that begin so say how mature something is. Nothing on the wire depends on them.
 
 
 def contract_of(file: FileDescriptorProto) -> set[str]:

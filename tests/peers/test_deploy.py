@@ -551,8 +551,7 @@ def typed(name: str, *, since: str = "", until: str = "") -> list[str]:
 
 _REMOVAL = "## To remove it"
 
-_DIGEST = "5" * 64
-"""The digest of every image, as the registry tells it."""
+_DIGEST = "5" * 64  # the digest of every image, as the registry tells it
 
 
 @pytest.fixture

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 _ROUNDS = int(os.environ.get("CSI_BRIDGE_TRIAL_ROUNDS", "20"))
 _CLAIMS = int(os.environ.get("CSI_BRIDGE_TRIAL_CLAIMS", "50"))
 
-_LATE_S = 2.0
-"""A call that no node has under way waits for the takeover and this time at most."""
+_LATE_S = 2.0  # a call that no node has under way waits for the takeover and this time at most
 
 
 @pytest.fixture

@@ -28,8 +28,7 @@ from tests.kit.waiting import wait_for
 
 pytestmark = [needs_mounts, pytest.mark.slow]
 
-Permission = tuple[str, str, str]
-"""A verb, an API group, a resource with its subresource."""
+Permission = tuple[str, str, str]  # a verb, an API group, a resource with its subresource
 
 _FILES = ("base/hub-rbac.yaml", "secrets/secrets-rbac.yaml", "tokens/tokens-rbac.yaml")
 

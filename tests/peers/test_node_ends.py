@@ -32,8 +32,7 @@ Object = dict[str, Any]
 
 _LIMIT_S = 120.0
 
-_RELEASE_S = 240.0
-"""Kubernetes ends the pods of a Node that is gone after 40 to 60 s, and a busy machine takes longer."""
+_RELEASE_S = 240.0  # kubernetes ends the pods of a Node that is gone after 40 to 60 s, and a busy machine takes longer
 
 _PATIENCE = ("--retry-interval-start=500ms", "--retry-interval-max=2s", "--timeout=30s")
 

@@ -14,8 +14,7 @@ from tests.kit.peers.testdriver import RunningDriver
 from tests.kit.peers.tunnel import Tunnel
 from tests.kit.processes import Supervisor, listens_on
 
-_SIZE_BYTES = 16 << 20
-"""Of csi-sanity's volumes: its own 10 GiB each are for drivers with more room."""
+_SIZE_BYTES = 16 << 20  # of csi-sanity's volumes: its own 10 GiB each are for drivers with more room
 
 _MOCK, _HOSTPATH = "mock.csi-bridge.io", "hostpath.csi.k8s.io"
 

@@ -20,11 +20,9 @@ from tests.kit.peers.tunnel import Tunnel
 from tests.kit.processes import Process
 from tests.kit.waiting import wait_for
 
-_STORM_S = 60.0
-"""How long the link and the processes behind the proxy driver are tormented."""
+_STORM_S = 60.0  # how long the link and the processes behind the proxy driver are tormented
 
-_CHECK_INTERVAL_S = 0.2
-"""How often the tests' own livenessprobe and health-monitor ask: far oftener than the real ones."""
+_CHECK_INTERVAL_S = 0.2  # how often the tests' own livenessprobe and health-monitor ask: far oftener than the real ones
 
 _SOON = ("--retry-interval-start=500ms", "--retry-interval-max=2s")
 """The sidecars' patience with a failure: their default grows to 5 minutes."""

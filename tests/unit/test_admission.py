@@ -37,8 +37,7 @@ def refusal_of(said: Hello, peer: Peer, *, insecure: bool = False) -> HandshakeR
     return refusal.value
 
 
-LONGEST = ".".join(["n" * 63] * 3) + "." + "n" * 61
-"""A node's name of 253 characters; a common name has 64."""
+LONGEST = ".".join(["n" * 63] * 3) + "." + "n" * 61  # a node's name of 253 characters; a common name has 64
 
 EDGE_N1 = certificate("system:node:n1", "system:nodes")
 DRIVER_D = certificate("csi-bridge:driver:d.example", "csi-bridge:drivers")

@@ -62,8 +62,7 @@ def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> 
     return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=info.SerializeToString())})
 
 
-RENEWED = "k-2"
-"""The key of a certificate of n1 that begins later than the others."""
+RENEWED = "k-2"  # the key of a certificate of n1 that begins later than the others
 
 
 class AsWanted:

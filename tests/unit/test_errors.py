@@ -8,8 +8,7 @@ from common import errors
 from common.errors import CallError, status_of, timestamp
 from common.status import Code, Origin, Status
 
-SINCE_S = 1_795_252_323.9
-"""2026-11-21T09:12:03Z and most of a second."""
+SINCE_S = 1_795_252_323.9  # 2026-11-21T09:12:03Z and most of a second
 
 TEXTS: dict[CallError, str] = {
     errors.node_offline("n7", SINCE_S): (

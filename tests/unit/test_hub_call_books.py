@@ -40,8 +40,7 @@ class Traffic:
         self.mode = self.random.choice([Mode.PINNED, Mode.LOCAL, Mode.AUTO])
         self.world = Hub(directory)
         self.ends: list[Code | int] = []
-        self.gate = asyncio.Event()
-        """Until it is set, some calls do not end."""
+        self.gate = asyncio.Event()  # until it is set, some calls do not end
         self.boots = {"n1": 0, "n2": 0}
         self.edges: dict[str, Link] = {}
         self.proxy: Link

@@ -26,8 +26,7 @@ from tests.kit.events import Closed, Welcomed
 from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session, sent_frames
 
-UNKNOWN = b"\x92\x63\x00"
-"""A frame of type 99, which only a newer peer knows."""
+UNKNOWN = b"\x92\x63\x00"  # a frame of type 99, which only a newer peer knows
 
 
 @pytest.mark.parametrize(("hub", "edge"), [((5, 4), (3, 1)), ((3, 1), (5, 4))], ids=["hub newer", "edge newer"])

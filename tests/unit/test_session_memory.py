@@ -46,8 +46,7 @@ def welcomed(number: int) -> RecordedSession:
 
 LIMITS = Limits(max_message_bytes=1_000, session_window_bytes=4_000)
 HUB = hello_of("hub", "hub-1")
-IDLE_SESSION_BYTES = 4_096
-"""A fifth of the 20 KB that the hub may spend on an idle edge."""
+IDLE_SESSION_BYTES = 4_096  # a fifth of the 20 KB that the hub may spend on an idle edge
 
 
 def test_an_idle_session_is_small() -> None:

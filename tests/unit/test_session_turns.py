@@ -19,8 +19,7 @@ from tests.unit.wire.pair import SessionPair, open_session
 REAL = Limits()
 LARGE = replace(REAL, max_streams=64)
 
-_LARGEST_CHUNK_HEAD = 16
-"""A chunk's bytes beside its payload: array head, type, stream, left and length."""
+_LARGEST_CHUNK_HEAD = 16  # a chunk's bytes beside its payload: array head, type, stream, left and length
 
 
 def ahead_of(pair: SessionPair, small: int) -> Counter[int]:

@@ -25,8 +25,7 @@ from tests.kit.edge_volumes import (
     secret,
 )
 
-NOW = 1_700_000_000.0
-"""2023-11-14T22:13:20Z"""
+NOW = 1_700_000_000.0  # 2023-11-14T22:13:20Z
 
 POD = Ref("Pod", "default", "web")
 CLAIM = Ref("PersistentVolumeClaim", "default", "data")

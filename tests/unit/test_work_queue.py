@@ -23,8 +23,7 @@ class QueuedWrites:
         self.written: dict[str, int] = {}
         self.writes: Counter[str] = Counter()
         self.failures: list[Exception] = []
-        self.errors: dict[str, Exception] = {}
-        """By key: why it cannot be written."""
+        self.errors: dict[str, Exception] = {}  # by key: why it cannot be written
         self.gate = asyncio.Event()
         self.gate.set()
         self.busy: Counter[str] = Counter()

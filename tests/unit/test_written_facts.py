@@ -68,8 +68,7 @@ class Writer:
         self.remembered: set[Ref] = set()
         self.begun: Counter[Ref] = Counter()
         self.down = False
-        self.missing = 0
-        """How many of the next writes find no such object."""
+        self.missing = 0  # how many of the next writes find no such object
         self.gate = asyncio.Event()
         self.gate.set()
 

@@ -24,14 +24,11 @@ from tests.kit.deployed import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-BIN = Path(sys.executable).parent
-"""Of the environment that runs the tests."""
+BIN = Path(sys.executable).parent  # of the environment that runs the tests
 
-OPT = Path("/opt/csi-bridge")
-"""Of the environment in the images."""
+OPT = Path("/opt/csi-bridge")  # of the environment in the images
 
-TOOLS = ("mount", "umount", "losetup", "blockdev", "sync", "cp")
-"""The programs that the example driver runs."""
+TOOLS = ("mount", "umount", "losetup", "blockdev", "sync", "cp")  # the programs that the example driver runs
 
 _PATH = f"{OPT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/busybox"
 _SITE = OPT / "lib" / Path(sysconfig.get_path("purelib")).relative_to(BIN.parent / "lib")

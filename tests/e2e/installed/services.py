@@ -22,8 +22,7 @@ from typing import Any, cast
 from tests.e2e.installed.network import add_address
 
 _PERIOD_S = 0.5
-_TRIES = 10
-"""A connection waits so often for a target: a pod may be ready before this program knows it."""
+_TRIES = 10  # a connection waits so often for a target: a pod may be ready before this program knows it
 _ZONE = "cluster.local"
 _API_SERVER = ("default", "kubernetes")
 
@@ -36,8 +35,7 @@ class Services:
         self._kubectl = kubectl
         self._api_port = api_port
         self._names = names
-        self.addresses: dict[str, str] = {}
-        """Name in DNS → address."""
+        self.addresses: dict[str, str] = {}  # name in DNS → address
         self._targets: dict[Place, Place | None] = {}
         self._listening: dict[Place, asyncio.Server] = {}
 

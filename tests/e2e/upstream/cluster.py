@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.upstream.suite import Spec
 
-NODE = "localhost"
-"""The API server asks for a kubelet by its node's name when somebody wants to run a command in a pod."""
+NODE = "localhost"  # the API server asks for a kubelet by its node's name when somebody wants to run a command in a pod
 
 DRIVER = Vendor(
     name="dirdriver.csi",

@@ -22,8 +22,7 @@ IMAGES = {
 """The images of the specs' pods, and what each begins with (k8s.io/kubernetes/test/utils/image). All are one here: no
 spec of these wants more of them than a shell."""
 
-_OURS = r"External.Storage.*"
-"""How the names of all specs of a driver from outside begin."""
+_OURS = r"External.Storage.*"  # how the names of all specs of a driver from outside begin
 
 LEFT_OUT = {
     "[Disruptive]": "the spec stops the kubelet",

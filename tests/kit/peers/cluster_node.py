@@ -13,8 +13,7 @@ from tests.kit.edge_node import EdgeNode, csi_driver
 from tests.kit.peers.control_plane import ControlPlane
 
 DEPLOY = Path(__file__).parents[3] / "deploy/cloud"
-HUB = "csi-bridge-hub"
-"""The hub's ServiceAccount."""
+HUB = "csi-bridge-hub"  # the hub's ServiceAccount
 
 _GRANTS = ("csi-bridge-secrets", "csi-bridge-tokens")
 """Roles that people give in the namespaces of their pods; a test that wants them applies them."""

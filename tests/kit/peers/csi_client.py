@@ -12,14 +12,11 @@ from pathlib import Path
 from common.status import Code
 from tests.kit.sidecar import Outcome, Sidecar
 
-PROBE_TIMEOUT_S = 3.0
-"""livenessprobe's ``--probe-timeout``: for the connection and the call together."""
+PROBE_TIMEOUT_S = 3.0  # livenessprobe's ``--probe-timeout``: for the connection and the call together
 
-_DIAL_TIMEOUT_S = 15.0
-"""external-health-monitor's patience with its connection and its first Probe."""
+_DIAL_TIMEOUT_S = 15.0  # external-health-monitor's patience with its connection and its first Probe
 
-SEQUENCE_TIMEOUT_S = 1.0
-"""external-health-monitor's context for all of its Identity and capability calls together."""
+SEQUENCE_TIMEOUT_S = 1.0  # external-health-monitor's context for all of its Identity and capability calls together
 
 _ROUNDS = 3
 """Of a check: a busy machine can stall for longer than a limit. The kubelet, too, acts on the third failure only."""

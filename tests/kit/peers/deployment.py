@@ -26,8 +26,7 @@ SIDECARS: Final = ("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapsh
 NODE_PERIODS: Final = ("--volume-republish-interval=2s", "--volume-stats-interval=5s")
 """Of an agent: as short as those of the tests' kubelet."""
 
-QUICKER: Final = {"retry_interval_max": "10s"}
-"""Of every sidecar: after an outage a test waits this long."""
+QUICKER: Final = {"retry_interval_max": "10s"}  # of every sidecar: after an outage a test waits this long
 
 SHORT_LEASE: Final = (
     "--leader-election-namespace=csi-bridge",

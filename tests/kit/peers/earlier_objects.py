@@ -26,8 +26,7 @@ _STAY = frozenset({
 _BY_KUBERNETES = frozenset({("ConfigMap", "kube-root-ca.crt"), ("Service", "kubernetes"), ("Endpoints", "kubernetes")})
 """Objects that Kubernetes makes anew."""
 
-_SYSTEM = frozenset({"kube-system", "kube-public"})
-"""Namespaces in which no test makes objects of other kinds."""
+_SYSTEM = frozenset({"kube-system", "kube-public"})  # namespaces in which no test makes objects of other kinds
 
 _LIMIT_S = 60.0
 

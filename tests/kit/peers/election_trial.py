@@ -52,11 +52,9 @@ _SOON = (
 )
 """The sidecars' patience with a failure, whose default grows to 5 minutes, and the room for their own requests."""
 
-_FEW = "--worker-threads=5"
-"""With few workers the provisioner still has claims to begin when the fault comes."""
+_FEW = "--worker-threads=5"  # with few workers the provisioner still has claims to begin when the fault comes
 
-_SLOW = ("CreateVolume=delay:300ms", "ControllerPublishVolume=delay:150ms")
-"""So that some work is always under way."""
+_SLOW = ("CreateVolume=delay:300ms", "ControllerPublishVolume=delay:150ms")  # so that some work is always under way
 
 _MAY_RETRY = {"Unavailable", "DeadlineExceeded", "Aborted", "Canceled"}
 """The codes after which the sidecars ask again, and take nothing for certain."""

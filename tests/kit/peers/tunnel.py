@@ -11,8 +11,7 @@ from tests.kit.peers import csi_client
 from tests.kit.ports import free_ports
 from tests.kit.waiting import wait_for
 
-_REDIAL_LIMIT_S = 60.0
-"""An agent dials again at least every 30 s (`common.links.uplink`), and the machine may be busy."""
+_REDIAL_LIMIT_S = 60.0  # an agent dials again at least every 30 s (`common.links.uplink`), and the machine may be busy
 
 
 class Tunnel:

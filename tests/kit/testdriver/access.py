@@ -12,8 +12,7 @@ from tests.kit.testdriver.state import Use
 FILESYSTEM = "filesystem"
 """The third layout, beside `directory` and `block`: a sparse file with a filesystem on a loop device (`--fs=image`)."""
 
-FS_TYPES = ("ext4", "xfs")
-"""What a FILESYSTEM volume can hold; the first is the default."""
+FS_TYPES = ("ext4", "xfs")  # what a FILESYSTEM volume can hold; the first is the default
 
 SEVERAL_TARGETS = MULTI_NODE | {Mode.SINGLE_NODE_MULTI_WRITER}
 """Modes that allow several target paths on one node, for a driver with SINGLE_NODE_MULTI_WRITER (CSI spec, table of

@@ -26,8 +26,7 @@ from tests.kit.testdriver.faults import Fault, Faults
 
 log = logging.getLogger("dirdriver.calls")
 
-Handler = Callable[[Any], Any]
-"""From a request to its answer."""
+Handler = Callable[[Any], Any]  # from a request to its answer
 
 _READING = ("Get", "List", "Validate", "Probe", "ControllerGet", "ControllerList", "GroupControllerGet", "NodeGet")
 """How the names of methods begin that change nothing: they wait for nobody."""

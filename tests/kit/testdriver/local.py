@@ -16,8 +16,7 @@ from examples.dirdriver.commands import run
 from examples.dirdriver.errors import CsiError
 from tests.kit.testdriver.state import STAGED, Book, State, Volume
 
-SECTOR_BYTES = 512
-"""What st_blocks counts (stat(2)), whatever the filesystem."""
+SECTOR_BYTES = 512  # what st_blocks counts (stat(2)), whatever the filesystem
 
 _GROUP_BITS = stat.S_ISGID | stat.S_IRWXG
 

@@ -15,8 +15,7 @@ RPC = pb.NodeServiceCapability.RPC
 EPHEMERAL_KEY = RESERVED_PREFIX + "ephemeral"
 """The kubelet's mark of an inline volume in volume_context (CSIDriver.spec.podInfoOnMount)."""
 
-SIZE_KEY = "size"
-"""The one attribute that a pod may give to an inline volume: its size in Mi."""
+SIZE_KEY = "size"  # the one attribute that a pod may give to an inline volume: its size in Mi
 
 
 class Node:

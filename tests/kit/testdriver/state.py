@@ -32,8 +32,7 @@ from examples.dirdriver.settings import SettingsError
 from examples.dirdriver.store import Volume as BaseVolume
 from examples.dirdriver.store import data_name, fill, flush, grow_image
 
-ATTACHED, STAGED, PUBLISHED = "attached", "staged", "published"
-"""Kinds of `Use`."""
+ATTACHED, STAGED, PUBLISHED = "attached", "staged", "published"  # kinds of `Use`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,7 @@ _NAME = "node-under-test"
 _PERIODS = ("--volume-republish-interval=2s", "--volume-stats-interval=5s")
 """As short as those of the kubelet that was recorded."""
 
-_UNTOLD = ("Namespace", "StorageClass")
-"""Kinds that no node is told of."""
+_UNTOLD = ("Namespace", "StorageClass")  # kinds that no node is told of
 
 
 class AgentNode:

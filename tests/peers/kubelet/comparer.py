@@ -17,14 +17,10 @@ from tests.peers.kubelet.normal_form import Record, Step
 
 
 class Kind(StrEnum):
-    CALL = "call"
-    """A call that only one of them made, or made with this end, or made again and again."""
-    FIELD = "field"
-    """A field of a call's request, or its time-out."""
-    TREE = "tree"
-    """A line of the tree."""
-    NOTE = "note"
-    """Something that the script saw: a claim's status, the registration."""
+    CALL = "call"  # a call that only one of them made, or made with this end, or made again and again
+    FIELD = "field"  # a field of a call's request, or its time-out
+    TREE = "tree"  # a line of the tree
+    NOTE = "note"  # something that the script saw: a claim's status, the registration
 
 
 @dataclass(frozen=True)

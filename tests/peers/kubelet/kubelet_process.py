@@ -19,8 +19,7 @@ from tests.kit.leftovers import clear
 from tests.kit.ports import free_ports
 from tests.kit.processes import Process, Supervisor, listens_on
 
-IMAGE = "nothing:1"
-"""The one image that the runtime knows."""
+IMAGE = "nothing:1"  # the one image that the runtime knows
 
 _READY_LIMIT_S = 60.0
 

@@ -38,8 +38,7 @@ from tests.peers.kubelet.tree import EMPTY, Tree
 Record = dict[str, Any]
 Step = dict[str, Any]
 
-SHARED = "shared"
-"""The lane of what belongs to no volume."""
+SHARED = "shared"  # the lane of what belongs to no volume
 
 _ASKING = frozenset(
     {
@@ -52,8 +51,7 @@ _ASKING = frozenset(
     }
 )
 
-_REGISTRATION_LIMIT_S = 60.0
-"""A NodeGetInfo of a registration has the kubelet's 2 minutes; one with less only asks."""
+_REGISTRATION_LIMIT_S = 60.0  # a NodeGetInfo of a registration has the kubelet's 2 minutes; one with less only asks
 _ASKED_FIRST_S = 10
 """What is asked before a call, of the driver and of the API server, takes a part of the call's time-out."""
 

@@ -13,8 +13,7 @@ from tests.peers.kubelet.recorder import Call, Recording
 from tests.peers.kubelet.scenario import Scenario
 from tests.peers.kubelet.scene import Scene
 
-AT_ONCE = 4
-"""Scenarios that are played side by side on one node: most of their time is waiting."""
+AT_ONCE = 4  # scenarios that are played side by side on one node: most of their time is waiting
 
 
 @dataclass(frozen=True)

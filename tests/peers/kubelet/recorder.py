@@ -77,8 +77,7 @@ class Recording:
         return [event for event in list(self.events) if isinstance(event, Call) and not event.status]
 
 
-_HANGING_S = 5.0
-"""A call that has not ended by then is one that hangs on purpose."""
+_HANGING_S = 5.0  # a call that has not ended by then is one that hangs on purpose
 
 
 def _failed(error: object) -> Status:

@@ -23,12 +23,10 @@ from tests.peers.kubelet.tree import Tree
 
 _PUBLISHED_LIMIT_S = 60.0
 _GONE_LIMIT_S = 60.0
-_LONGER_THAN_ITS_LOOPS_S = 4.0
-"""The kubelet's slowest loop that matters here is its housekeeping, every 2 s."""
+_LONGER_THAN_ITS_LOOPS_S = 4.0  # the kubelet's slowest loop that matters here is its housekeeping, every 2 s
 
 _RESIZE_ERROR = "NodeResizeError"
-_SETTLED_LOOKS = 5
-"""Equal looks in a row, 50 ms apart: the node removes directories one after the other."""
+_SETTLED_LOOKS = 5  # equal looks in a row, 50 ms apart: the node removes directories one after the other
 
 
 class Scene:

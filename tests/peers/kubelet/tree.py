@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-Tree = frozenset[str]
-"""Lines, without an order."""
+Tree = frozenset[str]  # lines, without an order
 
 EMPTY: Tree = frozenset()
 

@@ -120,14 +120,12 @@ class Play:
         self.attempts: list[Attempt] = []
         self.told: dict[str, str] = {}
         """Where the volumes are whose creation was told to callers who were not pinned, and that are there."""
-        self.pinned: dict[str, str] = {}
-        """Where the volumes are, or were, whose creation was told to pinned callers."""
+        self.pinned: dict[str, str] = {}  # where the volumes are, or were, whose creation was told to pinned callers
         self.heard: set[str] = set()
         """The volumes of which the hub knows by a pinned call's success, whether or not anybody took it."""
         self.orphans: set[tuple[str, str]] = set()
         """Node and name of what was pinned, and of which the disk knew nothing when the hub died."""
-        self.known: set[str] = set()
-        """The volumes whose creation was told ever: somebody wants each deleted in the end."""
+        self.known: set[str] = set()  # the volumes whose creation was told ever: somebody wants each deleted in the end
         self.wrong: list[str] = []
 
     def reports(self) -> list[DriverReport]:

@@ -18,11 +18,9 @@ from common.status import Code, Origin, Status
 from tests.kit.placed_nodes import DRIVER, LEASE_S, OK, Asked, Placed, Placing, create, delete, report
 from tests.kit.waiting import until
 
-FIRST = 1_000_000
-"""The epoch of the first election: its time."""
+FIRST = 1_000_000  # the epoch of the first election: its time
 
-BOUND_S = LEASE_S * 1.01 + 5.0
-"""After this time away, a node has surely stopped a create."""
+BOUND_S = LEASE_S * 1.01 + 5.0  # after this time away, a node has surely stopped a create
 
 CREATED = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).SerializeToString()
 

@@ -16,8 +16,7 @@ from tests.kit.synced_sides import Synced
 
 KINDS = ("Pod", "Secret", "Event")
 REFS = [Ref(kind, "default", f"{kind.lower()}-{number}") for kind in KINDS for number in range(4)]
-SECRETS = [ref for ref in REFS if ref.kind == "Secret"]
-"""Of these it may be unknown what there is."""
+SECRETS = [ref for ref in REFS if ref.kind == "Secret"]  # of these it may be unknown what there is
 
 SIZES = [2, 40, 200, 900, 4_000]
 

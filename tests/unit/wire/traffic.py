@@ -30,8 +30,7 @@ from tests.kit.events import (
 from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import hello_of
 
-_CLOCKS_DIFFER_S = 86_400.0
-"""The edge's clock is a day ahead."""
+_CLOCKS_DIFFER_S = 86_400.0  # the edge's clock is a day ahead
 
 _DRAINED = "model, and every call is finished"
 
@@ -48,14 +47,12 @@ class Call:
     got_up: list[bytes] = field(default_factory=list)
     down: list[bytes] = field(default_factory=list)
     got_down: list[bytes] = field(default_factory=list)
-    given_up: bool = False
-    """By `cancel()` of the opener's."""
+    given_up: bool = False  # by `cancel()` of the opener's
     ended: Status | None = None
     failed: TunnelClosed | CallTimeout | None = None
     acknowledged: bool | None = None
     opened: bool = False
-    end: Status | None = None
-    """What the acceptor ended it with."""
+    end: Status | None = None  # what the acceptor ended it with
     cancelled: bool = False
     released: bool | None = None
 
