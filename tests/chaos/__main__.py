@@ -1,7 +1,5 @@
 """The command of the chaos test: `python -m tests.chaos --seed 1 --operations 1000 --seconds 600`."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -1,7 +1,5 @@
 """The callers: they want volumes made, attached, grown, copied and deleted, and retry as the stock sidecars do."""
 
-from __future__ import annotations
-
 import math
 import random
 import threading

@@ -1,7 +1,5 @@
 """The faults of a run: what happens, to whom, when and for how long, planned from a seed. Pure."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

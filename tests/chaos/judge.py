@@ -3,8 +3,6 @@
 The journals are the truth. A step is one thing that a caller wants done, with all its retries.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

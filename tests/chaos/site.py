@@ -4,8 +4,6 @@ Each node has a driver with storage of its own, and one of a storage that all no
 again, as a kubelet or systemd would.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -1,7 +1,5 @@
 """One chaos run: callers at work, faults by a plan, then peace, and the judgement."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

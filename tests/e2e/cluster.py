@@ -5,10 +5,9 @@ sidecars, kubelets, containerd; hub and sidecars each run with a ServiceAccount 
 are started when a test first asks for them, and stay until the end.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.csi import csi_pb2 as csi
 from tests.e2e import container_image
@@ -16,23 +15,16 @@ from tests.e2e.kubelet_node import KubeletNode
 from tests.e2e.lost_leaders import HUBS, keep
 from tests.e2e.own_node import OwnNode
 from tests.e2e.supervisors import KeepingSupervisor
-from tests.e2e.vendors import KUBELETS, OWN
-from tests.kit.bridge import UnforeseenError
+from tests.e2e.vendors import KUBELETS, OWN, Vendor
+from tests.kit.bridge import Proxy, UnforeseenError
 from tests.kit.deployed import container
 from tests.kit.peers import csi_client, manifests
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.deployment import QUICKER, SIDECARS, Deployment
+from tests.kit.peers.kube_api import KubeApi
 from tests.kit.peers.sidecars import Sidecars
+from tests.kit.peers.testdriver import RunningDriver
 from tests.kit.sidecar import Sidecar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.e2e.vendors import Vendor
-    from tests.kit.bridge import Proxy
-    from tests.kit.peers.kube_api import KubeApi
-    from tests.kit.peers.testdriver import RunningDriver
 
 
 @dataclass(frozen=True, kw_only=True)

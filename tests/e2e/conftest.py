@@ -5,13 +5,12 @@ containerd, runc and busybox from Debian. What is missing skips them and says so
 fails them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -24,9 +23,6 @@ from tests.e2e.tenant import Tenant
 from tests.e2e.upstream.cluster import UpstreamCluster
 from tests.kit import needs
 from tests.peers import build
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _HERE = Path(__file__).parent
 _CAP_SYS_ADMIN = 21

@@ -3,20 +3,15 @@
 The archive has the form of `docker save`: one layer, a configuration for each name, and a list of all.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
 import platform
 import subprocess
 import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 IMAGE = "csi-bridge.test/busybox:1"  # The one image of all pods, and of their sandboxes. Its name leads to no registry.
 

@@ -7,23 +7,17 @@ ends its shims and containers. Its mounts are its own as well; the node's come t
 containers are to mount something for the node.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from tests.e2e.container_image import IMAGE
-from tests.kit.processes import listens_on
+from tests.kit.processes import Process, Supervisor, listens_on
 from tests.peers.kubelet.kubelet_process import Kubelet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.kit.processes import Process, Supervisor
 
 _NAMESPACE = "k8s.io"  # containerd's namespace of whatever a kubelet runs
 

@@ -1,7 +1,5 @@
 """Programs of Debian's packages that a node needs: found on PATH, or installed where root runs this."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

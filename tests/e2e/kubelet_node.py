@@ -1,20 +1,14 @@
 """A node with a stock kubelet and containerd: its pods run. The agent only observes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from tests.e2e.containerd import Containerd, ContainerdKubelet
 from tests.e2e.node import Node
 from tests.kit.deployed import added_arguments, container, with_flags
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.deployment import Deployment
-    from tests.kit.peers.kube_api import Object
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.deployment import Deployment
+from tests.kit.peers.kube_api import Object
 
 _READY_LIMIT_S = 180.0
 

@@ -1,22 +1,16 @@
 """Two hubs in place of one, whose leader is killed in the middle of each test: `make e2e-hubs`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from tests.e2e.supervisors import kept
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from tests.kit.bridge import Hub
+from tests.kit.bridge import Hub
 
 HUBS = int(os.environ.get("CSI_BRIDGE_E2E_HUBS", "1"))  # how many hubs the cluster has
 

@@ -1,27 +1,19 @@
 """A node: a machine of its own with vendors' drivers and an agent, whose link to the hub can be cut."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from tests.e2e.supervisors import MachineSupervisor, kept
+from tests.e2e.vendors import Vendor
 from tests.kit import leftovers
+from tests.kit.bridge import Agent
 from tests.kit.machine import Machine
-from tests.kit.peers.deployment import NODE_PERIODS
-from tests.kit.peers.testdriver import start_testdriver
+from tests.kit.peers.deployment import NODE_PERIODS, Deployment
+from tests.kit.peers.kube_api import Object
+from tests.kit.peers.testdriver import RunningDriver, start_testdriver
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.tree import EMPTY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.e2e.vendors import Vendor
-    from tests.kit.bridge import Agent
-    from tests.kit.peers.deployment import Deployment
-    from tests.kit.peers.kube_api import Object
-    from tests.kit.peers.testdriver import RunningDriver
 
 _PLUGIN = "kubernetes.io~csi"
 

@@ -1,23 +1,17 @@
 """A node with the agent alone. What runs its containers is its owner's business: the tests use the published paths."""
 
-from __future__ import annotations
-
 import contextlib
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cli.edge_volumes import ask
 from common.errors import BridgeError
 from common.pages.json_form import plain
 from tests.e2e.node import Node
 from tests.kit.guest import Guest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tests.kit.peers.deployment import Deployment
-    from tests.kit.peers.kube_api import KubeApi, Object
+from tests.kit.peers.deployment import Deployment
+from tests.kit.peers.kube_api import KubeApi, Object
 
 _KNOWN_LIMIT_S = 60.0
 

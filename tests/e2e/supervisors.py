@@ -1,22 +1,16 @@
 """Supervisors of other kinds than the tests' usual one: of a machine's processes, and of processes kept alive."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.kit.processes import Supervisor
+from tests.kit.machine import Machine
+from tests.kit.processes import Process, Supervisor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.kit.machine import Machine
-    from tests.kit.processes import Process
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 

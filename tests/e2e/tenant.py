@@ -3,24 +3,19 @@
 A volume has one name in a pod: the claim's. A pod's container finds it at `/NAME`, a device at `/dev/NAME`.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from tests.e2e.cluster import Cluster, Driver
 from tests.e2e.container_image import IMAGE
+from tests.e2e.kubelet_node import KubeletNode
+from tests.e2e.own_node import OwnNode
 from tests.kit.deployed import DEPLOY, objects
 from tests.kit.needs import has_capability
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
+from tests.kit.peers.kube_api import Object
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from tests.e2e.cluster import Cluster, Driver
-    from tests.e2e.kubelet_node import KubeletNode
-    from tests.e2e.own_node import OwnNode
-    from tests.kit.peers.kube_api import Object
 
 MIB = 1 << 20
 

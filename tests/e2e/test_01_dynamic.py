@@ -1,18 +1,11 @@
 """A claim is bound to a volume that is made for it at the edge, and what a pod writes to it stays."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.e2e.vendors import NFS, OWN, SAN
+from tests.e2e.cluster import Cluster
+from tests.e2e.tenant import Tenant
+from tests.e2e.vendors import NFS, OWN, SAN, Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.tenant import Tenant
-    from tests.e2e.vendors import Vendor
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])

@@ -1,17 +1,10 @@
 """A volume that exists at the edge is given to a pod by a PersistentVolume that somebody wrote."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.e2e.vendors import NFS, OWN, SAN
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.tenant import Tenant
-    from tests.e2e.vendors import Vendor
+from tests.e2e.cluster import Cluster
+from tests.e2e.tenant import Tenant
+from tests.e2e.vendors import NFS, OWN, SAN, Vendor
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])

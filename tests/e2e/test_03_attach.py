@@ -1,19 +1,13 @@
 """A volume is attached before it is staged, and detached when nothing of it is left on the node."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.e2e.cluster import Cluster
+from tests.e2e.tenant import Tenant
 from tests.e2e.vendors import OWN, SAN
+from tests.kit.peers.testdriver import RunningDriver
+from tests.kit.testdriver.call_log import Call
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.tenant import Tenant
-    from tests.kit.peers.testdriver import RunningDriver
-    from tests.kit.testdriver.call_log import Call
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])

@@ -1,17 +1,10 @@
 """A claim that asks for more gets it while its pod runs: the sidecar expands the volume, the node its file system."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.e2e.tenant import LARGE_BYTES, SMALL_BYTES
+from tests.e2e.cluster import Cluster
+from tests.e2e.tenant import LARGE_BYTES, SMALL_BYTES, Tenant
 from tests.e2e.vendors import OWN, SAN
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.tenant import Tenant
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])

@@ -1,18 +1,11 @@
 """Snapshots by the stock csi-snapshotter and snapshot-controller, volumes restored from them, and clones."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.e2e.vendors import NFS, OWN, SAN
+from tests.e2e.cluster import Cluster
+from tests.e2e.tenant import Tenant
+from tests.e2e.vendors import NFS, OWN, SAN, Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.tenant import Tenant
-    from tests.e2e.vendors import Vendor
 
 
 @pytest.mark.parametrize(("vendor", "node"), [(SAN, "k1"), (NFS, OWN)], ids=["san.csi-k1", "nfs.csi-o1"])

@@ -1,16 +1,10 @@
 """Volumes of every kind: raw block, and on several nodes at once. test_upstream.py has those of one pod alone."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.e2e.cluster import Cluster
+from tests.e2e.tenant import Tenant
 from tests.e2e.vendors import NFS, NODES, OWN, SAN
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.tenant import Tenant
 
 
 @pytest.mark.parametrize(("node", "other"), [("k1", OWN), (OWN, "k1")])

@@ -1,21 +1,13 @@
 """Each node has storage of its own: a volume is made where its pod was scheduled, and everything later goes there."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES
-from tests.e2e.vendors import LVM, NODES, OWN, PAST_THE_RELAY, SSD
+from tests.e2e.cluster import Cluster
+from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES, Tenant
+from tests.e2e.vendors import LVM, NODES, OWN, PAST_THE_RELAY, SSD, Vendor
+from tests.kit.peers.kube_api import Object
+from tests.kit.peers.testdriver import RunningDriver
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.tenant import Tenant
-    from tests.e2e.vendors import Vendor
-    from tests.kit.peers.kube_api import Object
-    from tests.kit.peers.testdriver import RunningDriver
 
 _KEYS = {SSD.name: f"topology.{SSD.name}/node", LVM.name: "csi-bridge.io/node"}
 """The topology key of a driver of its own, and of the bridge's for one without."""

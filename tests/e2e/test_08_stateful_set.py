@@ -1,18 +1,11 @@
 """A StatefulSet whose pods are on three nodes, each with a volume of its own node's, is rolled."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.e2e.vendors import LVM, NODES, SSD
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.tenant import Tenant
-    from tests.e2e.vendors import Vendor
-    from tests.kit.peers.kube_api import Object
+from tests.e2e.cluster import Cluster
+from tests.e2e.tenant import Tenant
+from tests.e2e.vendors import LVM, NODES, SSD, Vendor
+from tests.kit.peers.kube_api import Object
 
 
 @pytest.mark.parametrize("vendor", [SSD, LVM], ids=lambda it: it.name)

@@ -5,24 +5,17 @@ answered, and the answer is lost on the link. Each time there is one volume afte
 have told the cause.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES
+from tests.e2e.cluster import Cluster, Driver
+from tests.e2e.node import Node
+from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES, Tenant
 from tests.e2e.vendors import OWN, SAN
+from tests.kit.peers.kube_api import Object
+from tests.kit.peers.testdriver import RunningDriver
 from tests.kit.waiting import let_pass, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.cluster import Cluster, Driver
-    from tests.e2e.node import Node
-    from tests.e2e.tenant import Tenant
-    from tests.kit.peers.kube_api import Object
-    from tests.kit.peers.testdriver import RunningDriver
 
 _ALONE_S = 2.0
 _DONE_LIMIT_S = 120.0  # a dial comes at least every 30 s, the sidecars' retry every 10 s

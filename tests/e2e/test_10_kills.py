@@ -1,19 +1,13 @@
 """A process of the cluster or the vendor's is killed in the middle of many claims. tests/chaos has our own."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
+from tests.e2e.cluster import Cluster, Driver
+from tests.e2e.tenant import Tenant
 from tests.e2e.vendors import SAN
 from tests.kit.waiting import let_pass, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.cluster import Cluster, Driver
-    from tests.e2e.tenant import Tenant
 
 MIB = 1 << 20
 _COUNT = 20

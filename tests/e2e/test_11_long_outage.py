@@ -1,17 +1,10 @@
 """A node is offline for longer than the sidecars' longest pause. Then all converges, and nobody starts anything."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES
+from tests.e2e.cluster import Cluster
+from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES, Tenant
 from tests.e2e.vendors import SAN
 from tests.kit.peers.deployment import SIDECARS
 from tests.kit.waiting import let_pass
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.tenant import Tenant
 
 _OUTAGE_S = 45.0  # the sidecars' pauses grow to 10 s here (`deployment`), the agent's to 30 s
 

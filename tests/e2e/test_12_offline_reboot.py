@@ -3,19 +3,12 @@
 When the link is back, the node does what was decided in the cloud meanwhile.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.e2e.vendors import NFS, OWN, SAN
+from tests.e2e.cluster import Cluster
+from tests.e2e.tenant import Tenant
+from tests.e2e.vendors import NFS, OWN, SAN, Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.tenant import Tenant
-    from tests.e2e.vendors import Vendor
 
 
 @pytest.mark.parametrize("vendor", [SAN, NFS], ids=lambda it: it.name)

@@ -1,24 +1,18 @@
 """Fields of a CSIDriver do on both kinds of node what their documentation says; other tests show the others."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
+from common.csi import csi_pb2 as csi
+from tests.e2e.cluster import Cluster, Driver
+from tests.e2e.tenant import Tenant
 from tests.e2e.vendors import NODE_ONLY, OWN, SAN, WATCHED
+from tests.kit.peers.kube_api import KubeApi
+from tests.kit.testdriver.call_log import Call
 from tests.kit.waiting import let_pass, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.csi import csi_pb2 as csi
-    from tests.e2e.cluster import Cluster, Driver
-    from tests.e2e.tenant import Tenant
-    from tests.kit.peers.kube_api import KubeApi
-    from tests.kit.testdriver.call_log import Call
 
 SHOWN_ELSEWHERE = {
     "attachRequired": "in the records of the real kubelet, which the agent's are like (no-attach)",

@@ -1,21 +1,15 @@
 """A pod whose runtime mounts its volume in its guest: from claim to data, through an expansion and a second pod."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tests.e2e.tenant import MIB
+from tests.e2e.cluster import Cluster
+from tests.e2e.own_node import OwnNode
+from tests.e2e.tenant import MIB, Tenant
 from tests.e2e.vendors import DISK, OWN
 from tests.kit.guest import mount_info
+from tests.kit.peers.kube_api import Object
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster import Cluster
-    from tests.e2e.own_node import OwnNode
-    from tests.e2e.tenant import Tenant
-    from tests.kit.peers.kube_api import Object
 
 ASKS = {"csi-bridge.io/direct-volumes": "data"}
 

@@ -4,18 +4,14 @@ The pods of deploy/ run: hub, proxy driver, stock sidecars, agents, the example 
 the pages leave to the reader: a cluster, images, a name in DNS, and patience.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.net.enrolment import parse_token
+from tests.e2e.installed.site import Site
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.installed.site import Site
 
 Object = dict[str, Any]
 

@@ -1,14 +1,9 @@
 """A few of Kubernetes' own storage tests through the bridge; `make e2e-upstream` runs all, with and without it."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
+from tests.e2e.upstream.cluster import UpstreamCluster
 from tests.e2e.upstream.suite import Outcome, Spec
-
-if TYPE_CHECKING:
-    from tests.e2e.upstream.cluster import UpstreamCluster
 
 _SPECS = [
     f"[Testpattern: {pattern}] {suite} {spec}"

@@ -1,14 +1,10 @@
 """The vendors' drivers of the cluster: each is the test driver with other flags, under a name of its own."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.kit.peers.kube_api import Object
+from tests.kit.peers.kube_api import Object
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,6 @@
 All bytes give something, and the same bytes give the same: past the end there are only zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

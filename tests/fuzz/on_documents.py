@@ -1,7 +1,5 @@
 """The targets of documents: manifests, reports of drivers, facts of nodes, and mount infos."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The targets of gRPC: HPACK, HTTP/2, the server that sidecars reach, and the client of a registration socket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

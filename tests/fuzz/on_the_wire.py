@@ -1,7 +1,5 @@
 """The targets of the wire: its codec, sessions, syncs, enrolment, and the answers of an API server and of a shim."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """One target under libFuzzer: `python -m tests.fuzz.one TARGET DIRECTORY… -FLAG…`. `tests.fuzz.run` starts it."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

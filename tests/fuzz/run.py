@@ -8,8 +8,6 @@ A crash becomes a file in the corpus of its target, where `tests/fuzz/test_corpu
 Inputs that only reached new code stay in a temporary directory.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

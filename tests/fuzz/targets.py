@@ -1,7 +1,5 @@
 """The targets: functions that take any bytes, and raise only if the program has a bug."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Final
 

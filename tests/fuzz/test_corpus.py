@@ -1,7 +1,5 @@
 """Each input of the fuzzer's corpus, the crashes that it once found among them, passes its target."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """An agent that is stopped while a driver is at work on a volume."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every flag of every command with a wrong value: exit code 2, and a message that names the flag and its variable."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field
 from typing import Any

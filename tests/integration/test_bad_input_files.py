@@ -1,7 +1,5 @@
 """Sockets, directories and files that are not as they should be: exit code 2 and a clear message, or serving on."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 After each test the hub must still answer an operator, and its log must hold no traceback.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

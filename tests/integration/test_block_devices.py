@@ -1,7 +1,5 @@
 """Block devices of pods with real loop devices: held open once, exchanged, let go; also after an agent's container."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The CA is changed while the bridge runs, with two CAs in force: the steps of docs/trust.md."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 

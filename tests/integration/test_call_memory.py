@@ -1,7 +1,5 @@
 """The memory of a call is free at its end: it waits for no garbage collection, before which come thousands of calls."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from pathlib import Path

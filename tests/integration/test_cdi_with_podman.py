@@ -4,8 +4,6 @@ The runtime is a script that keeps the bundle's config.json and fails: no contai
 own, so that no file of this machine changes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

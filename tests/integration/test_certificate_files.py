@@ -1,7 +1,5 @@
 """New certificate files reach the hub on a second link, before the old certificate ends and with no call lost."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Volumes that a pod's runtime mounts, with a real agent, a real driver with loop devices, and a stand-in guest."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

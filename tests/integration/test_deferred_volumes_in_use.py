@@ -1,7 +1,5 @@
 """Volumes that a guest uses: their usage as the runtime tells it, and their growth, with a fake shim."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

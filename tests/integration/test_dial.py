@@ -1,7 +1,5 @@
 """One dial at what is no hub, or a hub that says no: an error in words, soon, whatever answers there."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -1,7 +1,5 @@
 """`csi-bridge doctor`, `nodes` and `volumes` on real processes: what is well, what is wrong, and how they say it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

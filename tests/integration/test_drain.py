@@ -1,7 +1,5 @@
 """The goodbye on real sockets: it is read also by a peer that was just writing, and nobody waits for long after it."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 Real hub, agent and driver. Counts are asserted and bytes, never times.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -38,7 +36,7 @@ class Held:
     threads: int
     rows: dict[str, int]  # the rows of its databases
 
-    def is_no_more_than(self, before: Held) -> bool:
+    def is_no_more_than(self, before: "Held") -> bool:
         """Whether nothing has grown, but for the loop's pool of threads, which grows to its limit by chance.
 
         A connection that was just closing when it was counted may be gone since.

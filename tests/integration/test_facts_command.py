@@ -1,7 +1,5 @@
 """`csi-bridge facts`: a running hub shows people the facts that it has."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

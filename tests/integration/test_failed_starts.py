@@ -1,7 +1,5 @@
 """A process that cannot start closes all that it has opened: another may start at once in its place."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import resource

@@ -4,8 +4,6 @@ the disk after the hub has let the volume go.
 The disk is hashed from then on until the old node has unmounted it. `FENCE_ROUNDS` sets the number of rounds.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,7 +1,5 @@
 """File systems on devices, here plain files: how they are recognised, made, finished and grown, and when they stay."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct

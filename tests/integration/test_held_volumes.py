@@ -1,7 +1,5 @@
 """A node is away, and its volume shall go to another one: real agents, and a driver that another node serves."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

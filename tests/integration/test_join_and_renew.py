@@ -1,7 +1,5 @@
 """A node joins a hub, renews its certificate by itself, and is found out if its state directory was copied."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import threading

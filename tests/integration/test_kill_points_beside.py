@@ -1,7 +1,5 @@
 """kill -9 at the fault points beside a volume's usual way: what grows, is refused, is looked at, or lies there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """kill -9 at each fault point that only a block volume has, and at those that it has in another place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """kill -9 at each fault point of a volume that the pod's runtime mounts, and amid the mkfs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

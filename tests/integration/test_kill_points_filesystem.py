@@ -1,7 +1,5 @@
 """kill -9 at each fault point of a filesystem volume's life."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """kill -9 at every step of a join and of a renewal, of the node's process or of the hub: nobody is locked out."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Connections to an API server: one that says no goodbye, one in trouble, and a hub that stops while it still asks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

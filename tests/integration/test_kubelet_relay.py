@@ -1,7 +1,5 @@
 """The kubelet relay, end to end: a vendor's driver, an agent, and a gRPC client where a kubelet would be."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass

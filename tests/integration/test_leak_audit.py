@@ -1,7 +1,5 @@
 """The leak audit of a real hub, agents and drivers: one leak of each kind, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A hub's directory of manifests: from a written file to what a node is to hold."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """What only a node sees, told at the hub: a driver that hangs or is gone, and a full disk."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A node that comes back without its cloud: reboots that leave no mount, and state directories that were lost."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hub's and the agent's pages on real sockets, and commands that meet another server there."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """Nodes with storage of their own behind one proxy driver: each call goes where its volume is, whatever happens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The registrar with plugins and drivers on real sockets: who registers, who is refused and why, who is still known."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """The second chance that CI gives (`.ci/twice.py`): a test that passes alone is forgiven and listed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

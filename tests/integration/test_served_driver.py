@@ -1,7 +1,5 @@
 """A driver that the hub serves itself (`--serve`): sidecars see no difference, and the hub treats it as any other."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import stat

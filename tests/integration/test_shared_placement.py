@@ -1,7 +1,5 @@
 """Storage that three nodes reach, behind one proxy driver: one serves, another takes over, and nothing runs twice."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

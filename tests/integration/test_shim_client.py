@@ -1,7 +1,5 @@
 """The client of Kata's shim, with shims on real sockets."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small device without a kubelet: the kernel gives the agent little memory and processor time."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A volume of one writer without an attachment, and two nodes whose pods want it: real agents, a real driver."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

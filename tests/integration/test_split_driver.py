@@ -1,7 +1,5 @@
 """A vendor whose controller and node plugin are processes of their own, behind one proxy driver and one edge node."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

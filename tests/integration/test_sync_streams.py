@@ -1,7 +1,5 @@
 """What the hub tells is at the node, and what the node tells is at the hub, over links in memory that come and go."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3

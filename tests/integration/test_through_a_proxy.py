@@ -1,7 +1,5 @@
 """A node whose machine reaches the hub through a real HTTP proxy alone: join, link, and each refusal's words."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The log of a process: written to its end, and where it cannot be written, the process lives and ends as it would."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

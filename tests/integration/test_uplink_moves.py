@@ -1,7 +1,5 @@
 """An uplink moves to a new link and loses no call, and with several hubs it follows the one that leads."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

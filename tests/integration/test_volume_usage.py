@@ -1,7 +1,5 @@
 """The usage of volumes at /metrics of an agent, as a Prometheus reads that of a kubelet's."""
 
-from __future__ import annotations
-
 import urllib.request
 from pathlib import Path
 

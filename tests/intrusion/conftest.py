@@ -1,7 +1,5 @@
 """Fixtures of the attacks: hubs that stay usable for others, and the certificates of both sides."""
 
-from __future__ import annotations
-
 import ssl
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The hub's disk is full: it refuses creates, forgets no volume, and still shuts out a stolen node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A hostile node with a good certificate tells facts without end. That costs the hub a few MiB."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

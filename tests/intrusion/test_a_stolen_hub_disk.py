@@ -1,7 +1,5 @@
 """The hub's disk is stolen: it has nothing of the manifests' Secrets."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Certificates that the bridge's CA has signed, and that make their holder no node and no driver."""
 
-from __future__ import annotations
-
 import ssl
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A hostile node answers creates so that the hub reads other ids in the answer than the caller does, or too much."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Small messages that claim to be large, or unfold to large ones: the sender loses its link, the hub no memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A web page in a browser dials a hub that checks no certificate: the hub refuses it, and warns of its own state."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kit.bridge import Hub

@@ -1,7 +1,5 @@
 """A thief with a copy of a node's keys, after the node has renewed or before it does."""
 
-from __future__ import annotations
-
 import shutil
 
 from common.messages import Kind, Ping, Pong

@@ -1,7 +1,5 @@
 """A hostile node with a good certificate reports another node's driver, to get that node's creates and volumes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from common.csi import csi_pb2 as csi

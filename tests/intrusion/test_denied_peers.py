@@ -1,7 +1,5 @@
 """A node or a certificate that an operator denies, with its valid certificate."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A hostile node claims the node id of another one, to block that node's detach or to let its volume go."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A peer asks for less than the bridge's protocols offer: no side goes below TLS 1.3 and its oldest wire version."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A peer repeats itself: a second Drain breaks the rules, and lines about one peer are counted after the first ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from common.messages import Ack, Chunk, Drain, End, Kind, Open, Priority, encode

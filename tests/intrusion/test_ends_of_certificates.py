@@ -1,7 +1,5 @@
 """Certificates come to their end, and nobody looks at them: the bridge itself must say so before."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from urllib.request import urlopen

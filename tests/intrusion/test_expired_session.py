@@ -1,7 +1,5 @@
 """A session whose certificate ends while it lives."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.messages import Reason

@@ -1,7 +1,5 @@
 """An attacker between a node and the hub answers the node's join in the hub's place."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

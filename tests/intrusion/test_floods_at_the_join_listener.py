@@ -1,7 +1,5 @@
 """A stranger floods the join listener."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from common.messages import Ack, Chunk, End, Goodbye, Kind, Open, Priority

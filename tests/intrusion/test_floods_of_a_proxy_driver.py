@@ -1,7 +1,5 @@
 """A proxy driver with a good certificate, or whoever stole its key, floods the hub and its nodes with calls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from google.protobuf.message import Message

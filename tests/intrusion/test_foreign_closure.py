@@ -1,7 +1,5 @@
 """A node asks for the objects of another node, by every field that could name it: it gets its own alone."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

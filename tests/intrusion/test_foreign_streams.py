@@ -1,7 +1,5 @@
 """Admitted peers open streams of other roles, call other drivers, and answer streams that are not theirs."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.messages import Chunk, End, Kind, Open, Priority, Reason

@@ -1,7 +1,5 @@
 """A process of another user reaches for the sockets of hub and agent: it gets nothing from them."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

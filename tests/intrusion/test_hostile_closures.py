@@ -1,7 +1,5 @@
 """A hostile hub sends the objects of a node: it reaches nothing but the volumes that these objects name."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

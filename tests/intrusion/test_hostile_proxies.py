@@ -1,7 +1,5 @@
 """An HTTP proxy between a node and its hub answers as it likes: the dial fails with a reason, and nothing else does."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

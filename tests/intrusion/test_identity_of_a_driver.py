@@ -1,7 +1,5 @@
 """A hostile node with a good certificate reports another node's driver with a false name or no capabilities."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Peers with real certificates claim names, roles and keys that are not theirs: the hub admits none of them."""
 
-from __future__ import annotations
-
 import contextlib
 import ssl
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A hostile node shows an invented mark of the hub's records, so that the hub takes them for lost."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kit.bridge import Bridge

@@ -1,7 +1,5 @@
 """Strangers and thieves at the join listener: with no token, a used one, one for other nodes, or a node's old keys."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

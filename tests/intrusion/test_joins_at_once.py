@@ -1,7 +1,5 @@
 """Two holders of one token join at the same moment."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Attack 1: a hub calls a driver's Node service, with paths of its own choice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

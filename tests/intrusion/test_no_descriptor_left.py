@@ -1,7 +1,5 @@
 """A hub or an agent has no free file descriptor: calls go on, nothing is forgotten, and all of it mends."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Attack 12: another user of the machine reads a state directory, because nothing has closed it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

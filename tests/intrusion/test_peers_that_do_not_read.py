@@ -1,7 +1,5 @@
 """A peer that reads nothing: its link ends, and the hub closes the connection."""
 
-from __future__ import annotations
-
 import psutil
 
 from common.messages import Ping

@@ -1,7 +1,5 @@
 """An agent with a certificate that the hub rejects: both sides say why, by the name of TLS's alert."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

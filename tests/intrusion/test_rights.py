@@ -1,7 +1,5 @@
 """A hostile node, or a thief with a proxy driver's key, wants drivers that its certificate does not name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A reader of logs, pages and state directories finds no secret of a call, at the highest verbosity."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from common.csi import csi_pb2

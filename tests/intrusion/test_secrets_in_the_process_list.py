@@ -1,7 +1,5 @@
 """Attack 12: another user of the machine reads an operator's secrets from the command line of `csi-bridge call`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Strangers without a certificate hold connections open: no agent is locked out, and the hub's memory comes back."""
 
-from __future__ import annotations
-
 import socket
 
 from tests.kit.bridge import Bridge

@@ -1,7 +1,5 @@
 """A peer sends a frame so slowly that it never ends: the hub ends the link."""
 
-from __future__ import annotations
-
 import time
 
 from common.messages import Ping, encode

@@ -1,7 +1,5 @@
 """Strangers dribble: whatever step of the handshake they stretch, all steps together have the hello's time."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Attack 11: a symbolic link below the root directory leads the agent or a driver to another place."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

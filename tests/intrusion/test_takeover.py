@@ -1,7 +1,5 @@
 """An attacker with a certificate of a node, signed by the bridge's CA, while the node's own agent is connected."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Peers and drivers write texts that steer a terminal: no command prints them, and no log line has them."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

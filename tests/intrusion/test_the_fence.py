@@ -1,7 +1,5 @@
 """Attacks on the fence of a node: it kills nobody, and runs no code from its working directory."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

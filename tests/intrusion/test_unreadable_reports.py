@@ -1,7 +1,5 @@
 """A hostile node with a good certificate sends reports that the hub cannot take, to stop other nodes' calls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

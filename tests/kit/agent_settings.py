@@ -1,7 +1,5 @@
 """The settings of an agent, for tests of its parts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

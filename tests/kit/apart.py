@@ -1,7 +1,5 @@
 """Frames as if no message were within an Open or an End: most tests look at messages alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The lines of the audit log, for tests of those who write them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A claim, some volumes, and the one of them that Kubernetes binds the claim to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -4,8 +4,6 @@ Written after the specification and the checks of CDI's own library. The devices
 cannot be used.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

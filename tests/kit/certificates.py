@@ -1,7 +1,5 @@
 """A certificate authority for tests, and certificates for every role of the bridge."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import ipaddress
@@ -90,7 +88,7 @@ class Authority:
         *,
         name: str = "csi-bridge test CA",
         strict: bool = True,
-        parent: Authority | None = None,
+        parent: "Authority | None" = None,
         lifetime_s: float = 3600.0,
     ) -> None:
         self.directory = directory  # for the files

@@ -1,7 +1,5 @@
 """The objects of a small cluster as users write them: the required fields, and those that a test adds."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

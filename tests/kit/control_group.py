@@ -6,8 +6,6 @@
 It is below the root of the machine's groups, of version 1 or 2, and needs root. It goes with the context.
 """
 
-from __future__ import annotations
-
 import re
 from contextlib import ExitStack
 from pathlib import Path

@@ -7,8 +7,6 @@ with DeferringNode(short_dir, tmp_path) as node:
         (volume / "file").write_text("hello")
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path

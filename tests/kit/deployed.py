@@ -1,7 +1,5 @@
 """The content of deploy/: its objects, their containers, and the arguments that Kubernetes would give each."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

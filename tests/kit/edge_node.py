@@ -9,8 +9,6 @@
 Everything is a process of its own. Nothing stays mounted afterwards, even if the test fails.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

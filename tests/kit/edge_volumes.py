@@ -8,8 +8,6 @@
 Nothing waits: the clock stands still until a test advances it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import heapq
@@ -69,7 +67,7 @@ class FakeClock:
     def monotonic(self) -> float:
         return self.now
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> _Bell:
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> "_Bell":
         bell = _Bell(callback)
         heapq.heappush(self._bells, (self.now + max(0.0, delay_s), next(self._order), bell))
         return bell

@@ -1,7 +1,5 @@
 """A node that joins: its keys, requests and signatures, for tests of enrolment."""
 
-from __future__ import annotations
-
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +46,7 @@ class NodeKey:
     def peer(self, address: str = "10.0.0.7:1") -> Peer:
         return with_certificate(address, self.der)
 
-    def late_renewal(self, following: NodeKey, *, signer: NodeKey | None = None) -> Renew:
+    def late_renewal(self, following: "NodeKey", *, signer: "NodeKey | None" = None) -> Renew:
         """A renewal for the join listener, signed by this key or another one."""
         request = following.request
         text = renewal_text(self.der, request)

@@ -7,8 +7,6 @@ A test uses it so:
         assert teller.tell(Object(...)) == [""]
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 from common.messages import Chunk, Credit, End, Goodbye, Kind, Open, Ping, Pong, Priority, encode_chunk

@@ -1,7 +1,5 @@
 """A fake API server for unit tests: objects with versions, lists in parts, watches, writes, failures on demand."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator

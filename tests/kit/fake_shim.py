@@ -7,8 +7,6 @@ It answers as Kata's Go runtime does (4.1): it decodes a device's path twice, an
 text.
 """
 
-from __future__ import annotations
-
 import json
 import socketserver
 import threading

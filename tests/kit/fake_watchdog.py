@@ -1,7 +1,5 @@
 """A watchdog device that a test plays: a named pipe. Each byte pets it, and a `V` stops it."""
 
-from __future__ import annotations
-
 import os
 import select
 import threading

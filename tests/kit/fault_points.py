@@ -4,8 +4,6 @@ At every point, the agent's next life must reach the wanted state. The vendor mu
 in another order, or a call for a step recorded as done. The data must be unharmed.
 """
 
-from __future__ import annotations
-
 import itertools
 import signal
 from collections import Counter

@@ -4,8 +4,6 @@ Each node is a mount namespace of its own, with an agent, a vendor's driver and 
 time is over, all processes of the node end, and its loop device is detached.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import signal
@@ -81,7 +79,7 @@ KINDS = ("open", "direct", "mmap", "fork")
 class Node:
     """One of the two nodes."""
 
-    def __init__(self, nodes: FencedNodes, name: str) -> None:
+    def __init__(self, nodes: "FencedNodes", name: str) -> None:
         self.name, self._nodes = name, nodes
         self.writers: list[Process] = []  # the processes that write to the volume
         self._count = 0

@@ -3,8 +3,6 @@
 python -P tests/kit/fencing_agent.py SECONDS edge run …
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import sys

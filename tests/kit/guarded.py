@@ -1,7 +1,5 @@
 """What a mount guard looks at, in memory: objects, the states of Nodes, facts, links, and a clock."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -7,8 +7,6 @@ It reads the mount info by the path's key, leaves the file with its sandbox's id
 of its own, and gives the files to the fsGroup. It is written from the format alone, and shares no code with the agent.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -8,8 +8,6 @@ It uses the project's codec and sessions, and none of the hub's own checks:
         hub.put(pod)
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """HTTP/2 by hand: frames as bytes, and both of our ends without a socket."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial
@@ -128,7 +126,7 @@ class Serving:
     def receive(self, *parts: bytes) -> None:
         self.connection.data_received(b"".join(parts))
 
-    def begun(self) -> Serving:
+    def begun(self) -> "Serving":
         """The client has said hello."""
         self.receive(PREFACE, SETTINGS)
         self.wire.writes.clear()
@@ -191,7 +189,7 @@ class Calling:
     def receive(self, *parts: bytes) -> None:
         self.connection.data_received(b"".join(parts))
 
-    def begun(self) -> Calling:
+    def begun(self) -> "Calling":
         """The driver has said hello."""
         self.receive(SETTINGS)
         self.wire.writes.clear()

@@ -1,7 +1,5 @@
 """A hub in memory, and the links of its peers: no sockets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

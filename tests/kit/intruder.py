@@ -1,7 +1,5 @@
 """An intruder: the attacker's tools beside `Stranger`: silent sockets, TLS contexts, and the size of its victim."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

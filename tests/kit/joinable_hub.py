@@ -1,7 +1,5 @@
 """A hub that lets nodes join, with its operator, for attacks on it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from common.messages import Goodbye, Kind

@@ -7,8 +7,6 @@ with JoinBridge(short_dir, tmp_path) as bridge:
     agent = bridge.start_joined(node, vendor.socket)
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

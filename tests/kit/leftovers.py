@@ -1,7 +1,5 @@
 """Leftovers: mounts and loop devices below a directory of the tests, which outlive every process."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

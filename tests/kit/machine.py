@@ -11,8 +11,6 @@ A test uses it so:
 Kill the processes in it before switching it off: the kernel unmounts everything when the last one ends.
 """
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 import uuid

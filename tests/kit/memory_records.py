@@ -3,8 +3,6 @@
 They give each body back as a cluster would.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

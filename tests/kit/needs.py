@@ -3,8 +3,6 @@
 In a required run (`CSI_BRIDGE_REQUIRE_PEERS=1`) `tests/conftest.py` fails a skipped test whose need can be installed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Nodes in memory, each with a vendor that is told what to answer, and placement over them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sqlite3
@@ -113,7 +111,7 @@ class _NodeLink:
 
     over = False
 
-    def __init__(self, world: Placed, node: str) -> None:
+    def __init__(self, world: "Placed", node: str) -> None:
         self._world, self._node = world, node
         self._answering: list[asyncio.Task[None]] = []
 
@@ -359,7 +357,7 @@ class Placed:
         return name in self.reports
 
     @property
-    def segments(self) -> Placed:
+    def segments(self) -> "Placed":
         """The unique segments: the bridge's alone."""
         return self
 
@@ -382,7 +380,7 @@ class Placed:
     def is_connected(self, name: str) -> bool:
         return name in self.connected
 
-    def of(self, name: str) -> _PlacedNode:
+    def of(self, name: str) -> "_PlacedNode":
         return _PlacedNode(self, name)
 
     def reach(self, name: str, driver: str) -> Visit:
@@ -410,7 +408,7 @@ class Placed:
         wanted: str = "",
         delivered: bool = True,
         timeout_s: float = 10.0,
-    ) -> Asked:
+    ) -> "Asked":
         """One call from beginning to end; the caller takes the answer, or is gone by then.
 
         The call's id is the name of the task that asks.

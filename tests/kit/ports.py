@@ -1,7 +1,5 @@
 """Free TCP ports on loopback, for processes that get their port from a test."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

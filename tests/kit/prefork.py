@@ -4,8 +4,6 @@ Each test run has one such process, from its first start on. It imports, and run
 run ends, however that is, its socket closes, it ends, and the kernel ends its children.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc

@@ -8,8 +8,6 @@ Rules:
 * Its output goes to a file of its own, whose end is part of every error.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -3,8 +3,6 @@
 `reopen` ends the records, as a hub that stops does, and returns them as the next hub finds them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A running test driver and its client, and what the tests need of the machine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
@@ -63,7 +61,7 @@ class Running:
         self.process = Process("the driver", command, log=root / f"{node}.log")
         self._channel: grpc.Channel | None = None
 
-    def start(self) -> Running:
+    def start(self) -> "Running":
         before = len(self.process.output())
         self.process.start()
         options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]

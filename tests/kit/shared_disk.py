@@ -1,7 +1,5 @@
 """A disk that two nodes reach, as of a SAN: an image, and a loop device of each node on it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A peer with the parts of a certificate that a test gives it, and no real certificate."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from common.net.peer import Peer

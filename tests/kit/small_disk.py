@@ -1,7 +1,5 @@
 """A small disk: a file system of its own, which a test can fill, or have read-only. Only root can mount it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

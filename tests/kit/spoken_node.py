@@ -8,8 +8,6 @@ A test uses it so:
         outcome = site.call(sidecar, "CreateVolume", create("pvc-1"))
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The records on a hub's disk, as somebody else reads and writes them."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path

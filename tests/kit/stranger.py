@@ -8,8 +8,6 @@ A test uses it so:
         assert stranger.receive() == [...]
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import dataclasses

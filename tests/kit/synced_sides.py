@@ -1,7 +1,5 @@
 """A teller and a learner with a wire between them that can be cut anywhere, and what must hold at every step."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Waits for conditions, by looking again and again: `wait_for` in functions, `until` and `settle` in coroutines."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

@@ -1,7 +1,5 @@
 """The rows of the link laboratory: what the line between cloud and edge is like in each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

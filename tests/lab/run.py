@@ -9,8 +9,6 @@ others four run at a time. It takes root, the peers (`make peers`), and Debian's
 tinyproxy-bin, iproute2 and iptables.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime as dt
 import json

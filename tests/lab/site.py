@@ -15,8 +15,6 @@ Rules:
 * Whoever uses a site is in the cloud's network.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

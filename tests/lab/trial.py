@@ -3,8 +3,6 @@
 A journey is a volume's whole life: claim, Bound, a pod that gets it, a snapshot, growth, and the deletion of each.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

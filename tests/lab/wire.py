@@ -12,8 +12,6 @@ and loses some. The rate is the kernel's (tc-tbf), with a queue as a modem has. 
 the edge: a NAT with the kernel's connection tracking, or the place of a proxy, past which nothing comes. It takes root.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

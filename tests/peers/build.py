@@ -12,8 +12,6 @@ Rules of the cache:
 those that it names; the tests ask `find`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

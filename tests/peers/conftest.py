@@ -4,8 +4,6 @@
 missing is skipped; with the variable ``tests/conftest.py`` makes a failure of that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The admission policies of deploy/cloud/base, on a real API server: each allows a request and refuses another one."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -4,8 +4,6 @@ About ten scenarios are played in every run; where the peers are required, as in
 and docs/kubelet-parity.md is what came of it. CSI_BRIDGE_WRITE_PARITY=1 writes it anew.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path

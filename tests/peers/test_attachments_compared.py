@@ -1,7 +1,5 @@
 """The stock attacher compares its attachments with the list of all nodes, each of which has storage of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

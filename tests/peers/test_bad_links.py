@@ -1,7 +1,5 @@
 """The bridge on a bad link between two networks. docs/links.md has more lines, and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

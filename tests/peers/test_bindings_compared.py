@@ -1,7 +1,5 @@
 """Kubernetes' PersistentVolume controller binds the claims of our cases as the hub binds those of manifests."""
 
-from __future__ import annotations
-
 from tests.kit.binding_cases import CASES, Case
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.kube_api import Object

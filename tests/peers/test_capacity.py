@@ -1,7 +1,5 @@
 """Room on each node: the stock provisioner tells the scheduler what the hub says of each, and pods go where room is."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

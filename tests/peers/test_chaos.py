@@ -1,7 +1,5 @@
 """A minute of the chaos test: docs/chaos.md."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A real claim: the stock provisioner calls the proxy driver, and the volume is at the edge."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hub's Kubernetes source on a real API server: what is there is known, through restarts and forgotten versions."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """Our csi.proto against the published one, both ways: it must not drift from what every driver and sidecar speaks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """deploy/, on a real API server, with the stock sidecars and with real certificates: what the files say works."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The doctor looks at a real API server, with the hub's own permissions and no others."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

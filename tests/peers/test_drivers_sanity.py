@@ -1,7 +1,5 @@
 """csi-sanity on the example driver: every spec that is not skipped passes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -5,29 +5,24 @@ at the same time. The full form of the trial is an endurance test: 20 rounds wit
 `CSI_BRIDGE_TRIAL_ROUNDS` and `CSI_BRIDGE_TRIAL_CLAIMS` in the environment make it shorter or longer.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers import manifests
+from tests.kit.peers.claims import Claims
 from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.election_trial import FAULTS, TAKEOVER_S, Figures, Trial
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.processes import Supervisor
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kit.peers.claims import Claims
-    from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.processes import Supervisor
 
 _ROUNDS = int(os.environ.get("CSI_BRIDGE_TRIAL_ROUNDS", "20"))
 _CLAIMS = int(os.environ.get("CSI_BRIDGE_TRIAL_CLAIMS", "50"))

@@ -1,7 +1,5 @@
 """Group snapshots: the stock snapshotter and snapshot-controller take those of several volumes of a node at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ It knows only drivers of CSI 1.12 and older, whose ListVolumes tells each volume
 bridge unchanged. With a driver that has the health of CSI 1.13 instead, it ends at its start, also without a bridge.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

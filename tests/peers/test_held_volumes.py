@@ -4,8 +4,6 @@ The hub runs with the permissions that deploy/cloud gives it, and no other. No k
 it would write.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

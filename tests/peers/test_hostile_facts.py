@@ -1,7 +1,5 @@
 """A hostile node tells Kubernetes drivers and segments of others, so that the scheduler sends it their pods."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Two hubs of one cluster: one leads, the other waits for its Lease. Each has a state directory of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

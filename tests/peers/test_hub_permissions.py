@@ -6,8 +6,6 @@ One node lives through everything that makes the hub ask the API server for some
 what it was.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 A hub that serves the driver itself is the proxy driver, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

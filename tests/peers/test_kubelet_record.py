@@ -3,8 +3,6 @@
 About ten scenarios are played in every run, of every group some; all of them in make test-full.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

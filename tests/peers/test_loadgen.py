@@ -1,7 +1,5 @@
 """The load generators of the bench, each on its own driver: they count what they did, and say what went wrong."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

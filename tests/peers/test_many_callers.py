@@ -3,26 +3,19 @@
 They make about 265: docs/csi-contract.md#calls-and-sizes-that-a-sidecar-may-send.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from common.status import Code
 from tests.kit.forms import in_each_form
 from tests.kit.peers import csi_client
-from tests.kit.processes import listens_on
+from tests.kit.peers.tunnel import Tunnel
+from tests.kit.processes import Supervisor, listens_on
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.kit.peers.tunnel import Tunnel
-    from tests.kit.processes import Supervisor
 
 _CALLERS = 300
 _DRIVER = "load.csi-bridge.io"

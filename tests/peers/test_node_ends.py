@@ -1,7 +1,5 @@
 """The end of a node, and a new machine in its place, with the stock sidecars and Kubernetes' own controllers."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

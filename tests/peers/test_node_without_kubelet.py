@@ -3,8 +3,6 @@
 The hub runs with the permissions that deploy/cloud gives it, and no other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

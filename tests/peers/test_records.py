@@ -1,7 +1,5 @@
 """The records in a real API server: what every implementation does, and what others may do to the objects."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack

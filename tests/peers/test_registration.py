@@ -3,8 +3,6 @@
 The stock node-driver-registrar is used where somebody has put it on PATH; no module proxy serves it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

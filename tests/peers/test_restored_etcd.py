@@ -1,7 +1,5 @@
 """A cluster whose etcd is restored from a backup: the hub notices, by the nodes' marks, and loses no volume."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

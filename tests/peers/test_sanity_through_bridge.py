@@ -1,7 +1,5 @@
 """csi-sanity sees no difference between a driver and the bridge in front of it, spec by spec."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

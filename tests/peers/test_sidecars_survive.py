@@ -1,7 +1,5 @@
 """Stock sidecars on the proxy driver's socket: they start without a link, and never notice what happens behind it."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

@@ -1,21 +1,15 @@
 """A driver that takes longer than the provisioner waits: the retries join the work instead of doing it again."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.kit.forms import in_each_form
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.kit.peers.claims import Claims
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.peers.testdriver import RunningDriver
-    from tests.kit.peers.tunnel import Tunnel
+from tests.kit.peers.claims import Claims
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.peers.testdriver import RunningDriver
+from tests.kit.peers.tunnel import Tunnel
 
 
 @in_each_form

@@ -1,7 +1,5 @@
 """What nodes tell of events, written to a real API server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """What nodes tell of themselves, on a real API server and with the controllers that read it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The hub, a kubelet and an operator own fields of the same objects of a real API server: each keeps its own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator

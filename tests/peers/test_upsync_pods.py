@@ -1,7 +1,5 @@
 """What nodes without a kubelet tell of their pods, written to a real API server."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

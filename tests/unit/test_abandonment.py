@@ -1,7 +1,5 @@
 """A node that is given up: what was its own storage, what of the cluster goes with it, and what its operator sees."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path

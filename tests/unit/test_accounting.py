@@ -1,7 +1,5 @@
 """What a hop notes of a call: a metric and one line, however it ended."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

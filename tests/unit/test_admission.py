@@ -1,7 +1,5 @@
 """Who may be what: the rows that tests/intrusion does not show with certificates of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

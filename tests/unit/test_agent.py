@@ -1,7 +1,5 @@
 """What an agent makes of a hub's calls: over a link in memory, to a driver that answers when a test says."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The audit log: a line for each event, with a line limit for what peers cause."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

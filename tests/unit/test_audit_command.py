@@ -1,7 +1,5 @@
 """The command `audit`: what it prints, and what it deletes."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A batch: what one read causes leaves in one write of each socket; a call that comes alone is written at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.links.transport import WebSocket

@@ -1,7 +1,5 @@
 """A call by hand: how its method is found, its JSON becomes bytes, and its answer JSON without secrets."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

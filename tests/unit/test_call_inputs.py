@@ -1,7 +1,5 @@
 """A node call's inputs: what of the store is handed to a driver, and what is not trusted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The seats of edge nodes: which of them can be elected to serve a driver, and since when they are away."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace

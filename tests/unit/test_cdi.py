@@ -1,7 +1,5 @@
 """CDI files: what an engine reads, and what is left of it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

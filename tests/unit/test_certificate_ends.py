@@ -1,7 +1,5 @@
 """The ends of certificates: told in time, of this process and of its peers, in words and as metrics."""
 
-from __future__ import annotations
-
 import math
 import ssl
 import time

@@ -1,7 +1,5 @@
 """The judge of the chaos test finds each fault in a history, and none in a history without one."""
 
-from __future__ import annotations
-
 import math
 import random
 

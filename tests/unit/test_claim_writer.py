@@ -1,7 +1,5 @@
 """A claim writer: a claim's status follows what its node told, and nobody else's word is overwritten."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The bridge's own parameter of a StorageClass never reaches a driver, and nothing else of a request changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

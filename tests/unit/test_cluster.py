@@ -1,7 +1,5 @@
 """A cluster as a source: ready when all is listed, last good states, and nothing told that has not changed."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -2,8 +2,6 @@
 the tests move the machine's clock and the loop's.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A CSINode writer: the drivers that a node tells of stand in its CSINode, and those of others stay."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A database: its schema, and its writer, from which every write reaches the disk or its caller hears why not."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sqlite3

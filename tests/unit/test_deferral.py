@@ -1,7 +1,5 @@
 """The deferral of a volume in the task: what is recorded before each step, and what a failure leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Denials: nodes and certificates that may not connect, also after a restart, and with a full disk."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """deploy/, as far as it can be judged without a cluster: our own flags, versions, and what the files promise."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Where a hub listens, and a link inside one process (test_link.py, which runs over it too, has what links do)."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The links of the pages: each names a file that is there, and a heading or a test that this file has."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the doctor makes of what it sees. Sockets and processes are in the integration tests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """A vendor with two processes, as a registry hears of them in any order and over its lives. No socket is asked."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +53,7 @@ def report(*, lacks: Sequence[str] = (), topology: bool = False, name: str = NAM
     return DriverReport(name, "n1", answers)
 
 
-def topology_keys(node: Node) -> dict[str, list[str]]:
+def topology_keys(node: "Node") -> dict[str, list[str]]:
     return {entry["name"]: entry["topologyKeys"] for entry in csi_node_drivers(node.registry.registrations)}
 
 

@@ -1,7 +1,5 @@
 """Which of a driver's sockets a call goes to, and what is told of the driver as a whole. No socket is opened."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

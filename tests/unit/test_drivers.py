@@ -1,7 +1,5 @@
 """What an agent asks a vendor's driver, and what it makes of the answers. The connection is a fake one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files of a joined node: a key is never lost or used again, and an answer that does not fit changes nothing."""
 
-from __future__ import annotations
-
 import os
 import stat
 import time

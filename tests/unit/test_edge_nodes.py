@@ -1,7 +1,5 @@
 """The nodes that a hub knows: coming, going, two of one name, and the calls to them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -138,7 +136,7 @@ class Known:
         self.nodes.connect(replace(hello(), beside=True), links[0])
         return links
 
-    async def restart(self) -> Known:
+    async def restart(self) -> "Known":
         """The hub that starts after this one."""
         for name, node in self.nodes._nodes.items():
             if node.visit is not None:

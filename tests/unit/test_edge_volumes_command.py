@@ -1,7 +1,5 @@
 """The volumes of a node as a person reads them, and what --wait still waits for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The election of a serving node: sticky, preferred, taken over when it is away."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloud.claims.election import (

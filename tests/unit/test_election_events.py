@@ -1,7 +1,5 @@
 """The Events of elections: on the CSIDriver and on the Node, once each, and after an outage of the API server, too."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

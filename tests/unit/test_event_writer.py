@@ -1,7 +1,5 @@
 """An event writer: one event for each cause, whose count only grows, and nobody else's is touched."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

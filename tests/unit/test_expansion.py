@@ -1,7 +1,5 @@
 """An expansion: what a claim's and a volume's sizes ask of a node."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.status import Code

@@ -1,7 +1,5 @@
 """The fault points of the code are those at which tests kill a process, and maintainers read of them."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -1,7 +1,5 @@
 """A fence by time: a volume goes by time only if its agent has told that it fences it, and its volume asks for that."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

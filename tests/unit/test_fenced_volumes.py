@@ -2,8 +2,6 @@
 pods, unstaged by their driver, and given back.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The fences: an operator's word about one absence of one node, and what is told of a node that comes back."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloud.records.records import RecordKind

@@ -1,7 +1,5 @@
 """The fencing's rules: what the hub is told when, when the watchdog is petted, what the next start takes over."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

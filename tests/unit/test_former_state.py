@@ -1,7 +1,5 @@
 """What an agent knew while it mounted volumes, when a kubelet takes over."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterable

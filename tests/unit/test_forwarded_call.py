@@ -1,7 +1,5 @@
 """A forwarded call, as its account has it: how the sidecar's call ended, in the metrics and in the log."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

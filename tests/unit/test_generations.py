@@ -1,7 +1,5 @@
 """The generations of a node's certificate: which one counts, copies, and a hub restored from a backup."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A hand-over takes the hub's marks, and nothing else; a removal deletes what the hub made, and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

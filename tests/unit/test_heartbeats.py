@@ -1,7 +1,5 @@
 """The heartbeats: a node whose session lives is alive to Kubernetes, at a bearable price, and no other one is."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

@@ -1,7 +1,5 @@
 """Whose state a state directory holds, and who is not let near it."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Answers of an API server, from bytes that come in any pieces."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The hub between its links, without sockets: who may call what, what is told to whom, and what is too much."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

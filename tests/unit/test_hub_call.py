@@ -1,7 +1,5 @@
 """A call on its way through the hub, without sockets: each side hears the truth, in whatever order things happen."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path

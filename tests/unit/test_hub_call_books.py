@@ -1,7 +1,5 @@
 """Random traffic through a hub: whatever happens to its calls, each has one end, and then nothing of it is left."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How a hub keeps the Lease of its cluster when it is edited, deleted, taken, or cannot be written."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The hub's mark, which an agent keeps over its restarts."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a proxy driver answers of Identity and capabilities, before, during and after what it hears from the hub."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is in use: known when it was written, waited for until then, and by nobody when nothing is written any more."""
 
-from __future__ import annotations
-
 import asyncio
 
 from cloud.sync.in_use import InUse

@@ -1,7 +1,5 @@
 """The mark of the hub's records: what was lost stands until an operator says otherwise."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """The identity of an agent's machine: made once, counted at each start, and never trusted blindly."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

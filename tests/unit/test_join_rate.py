@@ -1,7 +1,5 @@
 """The join rate: shared fairly between addresses only when it is scarce."""
 
-from __future__ import annotations
-
 from cloud.trust.join_rate import BURST, CONNECTIONS_A_SECOND, MOST_ADDRESSES, JoinRate
 
 

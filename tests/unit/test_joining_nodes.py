@@ -1,7 +1,5 @@
 """Issuance: the hub's answers to nodes that join and renew, on both kinds of links."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A client of the Kubernetes API: its credentials are those that the kubeconfig gives now, and no request waits."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """Whose root directory and state directory it is, and what an agent does that may not use them."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

@@ -1,7 +1,5 @@
 """When a hub may take the Lease of its cluster, and until when it may act by it (in peers/test_hub_lease.py: real)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A left-over mount on its way from the agent to the hub."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What an earlier time left: shown while no volume accounts for it, and removed where that can harm nobody."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

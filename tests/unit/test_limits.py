@@ -1,7 +1,5 @@
 """Limits that no session could work with are refused where they are made, by the rule that also judges a peer's."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.session.limits import Limits, flaw

@@ -3,8 +3,6 @@
 Two links in memory, without a network; what a session does by itself is in test_session_….
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The hub's nodes and volumes as a person reads them."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Logs: one line an event, whatever is in it, written by a thread, and few lines about one peer."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """A machine: what a kubelet would tell of it, as far as it can be read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

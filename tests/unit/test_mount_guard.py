@@ -1,7 +1,5 @@
 """The mount guard: no detach while the node has the volume mounted or may have, and every way out."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

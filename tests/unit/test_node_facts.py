@@ -1,7 +1,5 @@
 """A node fact: what the node has and is; and how often its drivers are asked for that."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from types import SimpleNamespace

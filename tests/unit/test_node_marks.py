@@ -1,7 +1,5 @@
 """Labels and taints of the Nodes that the hub makes: read as a kubelet reads them, refused before Kubernetes does."""
 
-from __future__ import annotations
-
 import pytest
 
 from cli.process_options import HUB_OPTIONS

@@ -1,7 +1,5 @@
 """What the hub writes of a node's problems: each pod's Event once while Kubernetes keeps it, and a condition."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

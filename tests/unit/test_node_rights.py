@@ -1,7 +1,5 @@
 """The rights of nodes: the hub believes a node the drivers that it reports, and gives it no volume of others."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A node selector, against nodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

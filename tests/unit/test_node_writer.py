@@ -1,7 +1,5 @@
 """A node writer: makes a Node where there is none, writes what its node tells, and nothing of anybody else's."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """An object's body, read from the wire or from the disk."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

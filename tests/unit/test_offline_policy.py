@@ -1,7 +1,5 @@
 """The offline policy: an annotation's value, and an agent's word on it."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloud.sync.fact_kinds import keep

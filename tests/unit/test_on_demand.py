@@ -1,7 +1,5 @@
 """A reader on demand: reads what is in use and nothing else, and claims to know only what it was told."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any

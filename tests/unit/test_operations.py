@@ -3,8 +3,6 @@
 The rules are those at the head of `edge/operations.py`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, NamedTuple
 
@@ -80,7 +78,7 @@ def made(volume: str = "v1") -> Result:
 class Caller:
     """A call of the hub's (`edge.hub_call.HubCall`). If nobody waits for its result any more, it leaves."""
 
-    def __init__(self, operations: Operations, operation: Operation, vendor: Vendor) -> None:
+    def __init__(self, operations: Operations, operation: Operation, vendor: "Vendor") -> None:
         self.method, self.key, self.about, self.arguments = operation
         self.body: bytes | None = None
         self.step, self.joined, self.lease = 0, (), None

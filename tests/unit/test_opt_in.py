@@ -1,7 +1,5 @@
 """The opt-in to deferral: all conditions hold, or the pod learns which one does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

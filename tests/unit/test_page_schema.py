@@ -1,7 +1,5 @@
 """docs/pages.schema.json is what the pages are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

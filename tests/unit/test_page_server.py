@@ -1,7 +1,5 @@
 """The server of pages: what it answers, what asking costs, and clients that do not read."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """A peer's certificate, as the hub reads it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A look through a plugin registry: what counts when a part of it cannot be looked at."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """A pod fact: whether a pod has its volumes, and that nothing of them is left once it is over."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A pod writer: a pod's conditions follow what its node told, and it ends when nothing of its volumes is left."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The problems with offline policies: what the hub can know of a wrong value, and of a fence that does not count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

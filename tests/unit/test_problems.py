@@ -1,7 +1,5 @@
 """Which problems of a node count, and when they are told."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The versions of Python that pyproject.toml promises: the oldest is required, and images take the newest."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

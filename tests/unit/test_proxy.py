@@ -1,7 +1,5 @@
 """Which texts name a proxy, and which hubs are dialled without it."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.net.endpoint import hub_endpoint

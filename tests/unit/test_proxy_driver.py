@@ -1,7 +1,5 @@
 """The proxy driver between a sidecar and the hub, without sockets: lost links, and the watch that must stay."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A quantity: what the API server takes is read, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.objects.quantity import format_bytes, parse_bytes

@@ -1,7 +1,5 @@
 """docs/reference.md is what the code says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cli.command import Command

@@ -1,7 +1,5 @@
 """The objects that name volumes and snapshots, from manifests and from a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A reflector: its copy is what the API server has, whatever becomes of lists and watches."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager

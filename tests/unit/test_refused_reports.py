@@ -1,7 +1,5 @@
 """The reports that a hub refuses: wrong names, drivers outside of the certificate, topology segments of other nodes."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -70,7 +68,7 @@ class ReportedNodes:
     def conflicts(self, cause: str) -> float | None:
         return registry_of(self.metrics).get_sample_value("csi_bridge_node_conflicts_total", {"cause": cause})
 
-    async def restart(self) -> ReportedNodes:
+    async def restart(self) -> "ReportedNodes":
         """The hub that starts after this one."""
         await self.close()
         return ReportedNodes(self._directory)

@@ -1,7 +1,5 @@
 """The registrar as an observer, whose looks can fail."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
 from pathlib import Path

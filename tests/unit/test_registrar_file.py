@@ -1,7 +1,5 @@
 """The file that a node's drivers are kept in, and what becomes of one that cannot be used."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

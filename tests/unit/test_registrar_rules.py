@@ -1,7 +1,5 @@
 """What a driver may say when it registers, and what that makes of the CSINode and the Node."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloud.kinds.fields import FieldError, Fields

@@ -1,7 +1,5 @@
 """HTTP/2, both ends of it ours, as bytes: frames, header compression, streams, windows, and each rule for a peer."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref

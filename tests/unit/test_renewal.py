@@ -1,7 +1,5 @@
 """When an agent renews its certificate, whom it asks, and what it tells if it cannot. The hub is a function."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """What an agent says of a driver, as JSON and back, and what is no report."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

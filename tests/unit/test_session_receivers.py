@@ -1,7 +1,5 @@
 """A receiver is called at once: it may use every session from within, and its faults end its own session only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -49,11 +47,11 @@ class Side(Session):
         if self.state is SessionState.DECIDING:
             self.accept(1)
 
-    def on_open(self, frame: Open, deadline: float | None) -> Told:
+    def on_open(self, frame: Open, deadline: float | None) -> "Told":
         self.call(frame.stream, "opened", deadline)
         return Told(self, frame.stream)
 
-    def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Told:
+    def on_call(self, frame: Open, deadline: float | None, request: bytes) -> "Told":
         self.call(frame.stream, "called", (deadline, request))
         return Told(self, frame.stream)
 

@@ -1,7 +1,5 @@
 """The settings of the processes: the flags of an invented command, and those of hub, agent and proxy driver."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A shared look: few looks serve many, and nobody is told what was seen before they asked."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

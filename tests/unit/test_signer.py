@@ -1,7 +1,5 @@
 """The signer: certificates of nodes, the requests for them, and the CA's files."""
 
-from __future__ import annotations
-
 import shutil
 import ssl
 import time

@@ -1,7 +1,5 @@
 """Sole use: the hub lets one node at a time have a volume of one writer that Kubernetes does not attach."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

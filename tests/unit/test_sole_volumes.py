@@ -2,8 +2,6 @@
 copy of a PersistentVolume mounts nothing.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from edge.volume_errors import NotReady

@@ -1,7 +1,5 @@
 """A hub that waits for its Lease: whom it accepts, what it refuses, and how its links become the leader's."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """A standing stream is open whenever the link is. The link is a fake one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Files of a state directory, and who may enter it: replaced as a whole, and read in older versions."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The hub's state as a person reads it, and the settings of whoever asks for it."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 

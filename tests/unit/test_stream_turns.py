@@ -1,7 +1,5 @@
 """The turns of an agent's streams over two links."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloud.calls import stream_turns

@@ -1,7 +1,5 @@
 """Whatever stands in whichever field of an object: it is read or refused by name, and nothing breaks behind it."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

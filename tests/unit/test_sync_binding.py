@@ -1,7 +1,5 @@
 """The binding: what controllers would fill in is filled in, and two that want one thing are named."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any

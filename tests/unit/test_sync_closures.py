@@ -1,7 +1,5 @@
 """The closures: each node holds what its pods need, in a usable order, and nothing of anybody else's."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """YAML as it is read: what Kubernetes means by it, where everything stands, and nothing that harms the hub."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloud.sources.manifests.documents import DocumentError, read_yaml, write_yaml

@@ -1,7 +1,5 @@
 """The facts: a node tells of itself alone, what it told outlives the hub, and no name leads out of its directory."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 import time

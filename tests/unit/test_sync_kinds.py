@@ -1,7 +1,5 @@
 """Each kind: what is checked, what is kept, what it pulls in; and how a file with a mistake in it is named."""
 
-from __future__ import annotations
-
 import base64
 import uuid
 from typing import Any

@@ -1,7 +1,5 @@
 """A directory of manifests: its files count together, and when they have been left alone."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

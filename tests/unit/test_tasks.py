@@ -1,7 +1,5 @@
 """Long-lived tasks: their ends are logged, and the failure of one is the failure of their owner."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,5 @@
 """A process's certificate: files that cannot be used are named, and a change on disk is taken up or survived."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

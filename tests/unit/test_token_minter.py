@@ -1,7 +1,5 @@
 """A token minter: asks for what a kubelet asks for, in time, and says why there is none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Join tokens: whom they let join, for how long and how often."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloud.trust.tokens import KEPT_S, Tokens

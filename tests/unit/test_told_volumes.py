@@ -1,7 +1,5 @@
 """The hub reports each volume of a pod as the node's volume manager knows it, whatever a driver writes in an error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cloud.parts.volume_report import report

@@ -1,7 +1,5 @@
 """The tries of a step: the kubelet's distances between them."""
 
-from __future__ import annotations
-
 from edge.wanted.tries import Tries
 
 

@@ -1,7 +1,5 @@
 """docs/troubleshooting.md quotes what the software says: each sentence in it exists in the source."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

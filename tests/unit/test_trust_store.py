@@ -1,7 +1,5 @@
 """The trust store: what outlives the hub, what a failed write changes, and two changes at once."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

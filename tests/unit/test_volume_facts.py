@@ -1,7 +1,5 @@
 """A volume fact: what the hub is told, how often, and in which words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from common.objects.objects import Ref

@@ -1,7 +1,5 @@
 """The volume manager: in which order what is done, and what it does about failures, restarts and pods that go."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

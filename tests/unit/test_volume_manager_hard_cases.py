@@ -1,7 +1,5 @@
 """The volume manager: what must not be forgotten, mixed up or repeated when several things go wrong at once."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The volume manager with many volumes: it keeps nothing of those that are gone, and reads the usage in turns."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sized
 from typing import Any

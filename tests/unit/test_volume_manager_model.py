@@ -4,8 +4,6 @@ Whatever happened: a volume has one step at a time; nothing is asked for that wa
 unstaged under a mount; and when all is well again, what is mounted is what is wanted, and in the end nothing is left.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping

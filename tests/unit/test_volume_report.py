@@ -1,7 +1,5 @@
 """Where the hub knows the volumes of the edge nodes to be."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The volume states on disk: what is written comes back, and what cannot be used ends in words or is moved aside."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """Waits: back-off, deadlines of many calls, and the token bucket."""
 
-from __future__ import annotations
-
 from common.links import uplink
 from common.links.backoff import Backoff
 from common.observe.token_bucket import Bucket

@@ -1,7 +1,5 @@
 """What is wanted: how pods and their objects become volumes, why some do not, and what is read again when."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

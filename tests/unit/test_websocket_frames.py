@@ -1,7 +1,5 @@
 """The short way of the usual WebSocket frames gives the same bytes and messages as the library."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

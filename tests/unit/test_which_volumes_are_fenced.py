@@ -1,7 +1,5 @@
 """Which volumes can be fenced, by the kernel's tables alone; and the watchdog's times."""
 
-from __future__ import annotations
-
 import os
 import struct
 from contextlib import nullcontext

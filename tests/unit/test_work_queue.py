@@ -1,7 +1,5 @@
 """A write queue: every key is written in its newest state, by one task at a time, and tried again until it is."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """The written facts: kept first, written then, a Node before it is acknowledged, and again when Kubernetes lost it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

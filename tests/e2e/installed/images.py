@@ -4,8 +4,6 @@ All are one layer. The project and its requirements are in /opt/csi-bridge, as i
 the programs that the example driver calls are where they are here, with their libraries. The sidecars are in ``/``.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re
@@ -13,16 +11,13 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
 from tests.e2e.container_image import add, write_images
 from tests.kit.deployed import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 BIN = Path(sys.executable).parent  # of the environment that runs the tests
 

@@ -1,15 +1,10 @@
 """A network of the test's own: what listens in it can be reached from nowhere else, and no port or address is taken."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
 import subprocess
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 _CLONE_NEWNET = 0x4000_0000
 

@@ -1,13 +1,12 @@
 """Nodes of the installed cluster: machines whose /etc, /opt, /run and /var/lib are their own."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.e2e.containerd import Containerd, ContainerdKubelet
 from tests.e2e.installed.images import BIN
@@ -15,11 +14,7 @@ from tests.e2e.installed.network import add_address
 from tests.e2e.supervisors import MachineSupervisor
 from tests.kit import leftovers
 from tests.kit.machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.kit.processes import Process
+from tests.kit.processes import Process
 
 _OWN = ("opt", "run", "var/lib")
 _ROOT = Path("/var/lib/kubelet")

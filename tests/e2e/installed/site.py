@@ -1,16 +1,15 @@
 """A site: a cluster with two nodes for the cloud and two edge nodes, and somebody's copy of the project's folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.e2e.installed import images
 from tests.e2e.installed.nodes import KubeletNode, OwnNode
@@ -19,9 +18,6 @@ from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.processes import Supervisor
 from tests.kit.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Object = dict[str, Any]
 

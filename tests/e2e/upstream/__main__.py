@@ -6,8 +6,6 @@ The exit status says whether each spec ended the same way in both. With --focus 
 instead of written.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from datetime import UTC, datetime

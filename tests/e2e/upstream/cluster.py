@@ -1,14 +1,13 @@
 """A cluster for Kubernetes' own storage tests: a node with a kubelet, a driver, and two ways to it."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from tests.e2e import container_image
 from tests.e2e.kubelet_node import KubeletNode
 from tests.e2e.supervisors import KeepingSupervisor
-from tests.e2e.upstream.suite import IMAGES, Suite
+from tests.e2e.upstream.suite import IMAGES, Spec, Suite
 from tests.e2e.vendors import Vendor
 from tests.kit import leftovers
 from tests.kit.peers import csi_client, manifests
@@ -16,12 +15,6 @@ from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.deployment import Deployment
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.processes import Supervisor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from tests.e2e.upstream.suite import Spec
 
 NODE = "localhost"  # the API server asks for a kubelet by its node's name when somebody wants to run a command in a pod
 

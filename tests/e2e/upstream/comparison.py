@@ -1,18 +1,13 @@
 """The comparison of two runs of the same specs, and the document of it: docs/upstream-e2e.md."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from tests.e2e.upstream.suite import LEFT_OUT, Outcome, Spec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import date
 
 _INTRODUCTION = """\
 # Kubernetes' own storage tests, direct and through the bridge

@@ -1,18 +1,14 @@
 """Kubernetes' own storage tests, as upstream built them: what they are told of the driver, their run and its report."""
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from tests.kit.processes import Supervisor
+from tests.kit.processes import Supervisor
 
 IMAGES = {
     "registry.k8s.io/e2e-test-images/agnhost:2.63.0": "/agnhost",

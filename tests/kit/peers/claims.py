@@ -1,7 +1,5 @@
 """Claims of one storage class in one namespace: asked for, bound, grown, let go."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +21,7 @@ class Claims:
     namespace: str
     storage_class: str  # what they ask for
 
-    def of_class(self, storage_class: str) -> Claims:
+    def of_class(self, storage_class: str) -> "Claims":
         return replace(self, storage_class=storage_class)
 
     def ask(

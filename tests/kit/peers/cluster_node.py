@@ -3,8 +3,6 @@
 The hub runs with the permissions that deploy/cloud gives it, and no other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

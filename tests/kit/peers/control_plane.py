@@ -3,8 +3,6 @@
 It is ready in a few seconds, listens on loopback alone, and keeps all it writes in one directory.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

@@ -4,8 +4,6 @@ These two sidecars are not on the module proxy. This client makes their calls wi
 docs/csi-contract.md#probe-speaks-for-the-proxy-driver-alone and docs/csi-contract.md#sidecars-read-capabilities-once.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

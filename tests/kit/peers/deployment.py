@@ -4,8 +4,6 @@ The arguments, the environment and the ServiceAccounts are those of the manifest
 addresses and kubeconfigs, and pauses that a test would wait for (`QUICKER`, `NODE_PERIODS`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

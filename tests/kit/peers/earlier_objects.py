@@ -8,8 +8,6 @@ Rules:
 * They go at once, without grace and without their finalizers: whoever would remove these has ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,36 +5,29 @@ lets the serving node fail while the sidecars work on them, waits until all are 
 until all are attached, and then takes everything down. `Figures` has the count of what must not be.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import statistics
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations, count
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from common.csi import csi_pb2 as csi
+from tests.kit.bridge import Agent, Bridge, Proxy
 from tests.kit.operator import hub_state
 from tests.kit.peers import manifests
-from tests.kit.peers.testdriver import start_testdriver
-from tests.kit.processes import listens_on
+from tests.kit.peers.claims import Claims
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.peers.testdriver import RunningDriver, start_testdriver
+from tests.kit.processes import Process, Supervisor, listens_on
 from tests.kit.requests import create
 from tests.kit.waiting import NeverCameError, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.kit.bridge import Agent, Bridge, Proxy
-    from tests.kit.peers.claims import Claims
-    from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.peers.testdriver import RunningDriver
-    from tests.kit.processes import Process, Supervisor
-    from tests.lab.remote import RemoteLink
+from tests.lab.remote import RemoteLink
 
 NODES = ("n1", "n2", "n3")
 
@@ -200,7 +193,7 @@ class Trial:
     def _handle(self, name: str) -> str:
         return str(self._claims.wait_bound(name, timeout_s=_LIMIT_S)["spec"]["csi"]["volumeHandle"])
 
-    def _count(self, handles: list[str], probing: _Probing) -> None:
+    def _count(self, handles: list[str], probing: "_Probing") -> None:
         there = {path.name for path in self._nodes[NODES[0]].driver.directories()}
         known = {*handles, *probing.made}
         self.figures.lost += sorted(set(handles) - there)
@@ -225,7 +218,7 @@ class Trial:
                         found.add(call.fields[key])
         return sorted(found)
 
-    def _take_down(self, names: list[str], probing: _Probing) -> None:
+    def _take_down(self, names: list[str], probing: "_Probing") -> None:
         for name in names:
             self._api.delete("VolumeAttachment", name)
         for name in names:

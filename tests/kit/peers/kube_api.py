@@ -1,7 +1,5 @@
 """Objects of a Kubernetes API server as plain dicts: made, read, changed, waited for, deleted."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress

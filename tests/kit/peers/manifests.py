@@ -1,7 +1,5 @@
 """Manifests of the objects that storage tests make, as small as the API server accepts them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.kit.peers.kube_api import Object

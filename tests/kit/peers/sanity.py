@@ -1,7 +1,5 @@
 """csi-sanity, and what became of each of its specs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections import Counter
@@ -25,7 +23,7 @@ class SanityReport:
     def counts(self) -> dict[str, int]:
         return Counter(self.outcomes.values())
 
-    def differences(self, other: SanityReport) -> list[str]:
+    def differences(self, other: "SanityReport") -> list[str]:
         """One line for each spec that came out otherwise in the other report; empty where they are equal."""
         ours, theirs = self.outcomes, other.outcomes
         return [

@@ -1,7 +1,5 @@
 """The stock CSI sidecars, each with the ServiceAccount and the roles that its own project publishes for it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

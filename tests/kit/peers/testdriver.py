@@ -1,7 +1,5 @@
 """The test driver as a vendor's driver, with its call log."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A tunnel: a whole bridge in front of one vendor's socket, with a link that can be cut."""
 
-from __future__ import annotations
-
 import urllib.request
 from pathlib import Path
 

@@ -5,8 +5,6 @@ file that goes, an attachment says from the start that it is attached, a volume 
 size, and a pod has the tokens that drivers ask for. What the node tells comes from where the hub keeps it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """The catalog of all scenarios, and where their records lie."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Objects of a scenario as a cluster wants them: from a few words to manifests."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

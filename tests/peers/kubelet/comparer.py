@@ -4,8 +4,6 @@ Calls and marks are lined up first, each lane by itself. Where they match, reque
 trees line by line; a line that differs is told once, where it differs first, and not again for as long as it does.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The differences from the kubelet that we want, in one table: where each is found, and the rule that wants it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

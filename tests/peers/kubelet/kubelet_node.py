@@ -4,8 +4,6 @@ The controllers are real as well: they bind claims, write VolumeAttachments and 
 the sidecars' part is done by hand: saying that a volume is attached, and that it has grown.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

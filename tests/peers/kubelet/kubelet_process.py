@@ -8,8 +8,6 @@ Rules:
 * What it left mounted is unmounted at the end, below its root and nowhere else.
 """
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A node under test: what a scenario needs of a real kubelet with its cluster, and of an agent with its manifests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol

@@ -18,8 +18,6 @@ Rules:
 * Driver messages are left out: they hold paths and are the driver's own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -113,7 +111,7 @@ class _Moment:
     def fails(self) -> bool:
         return "call" in self.step and self.step["status"] != "OK"
 
-    def repeats(self, earlier: _Moment) -> bool:
+    def repeats(self, earlier: "_Moment") -> bool:
         """Whether this is the same call once more."""
         if not self.lane or self.step != earlier.step:
             return False

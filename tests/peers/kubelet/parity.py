@@ -1,7 +1,5 @@
 """The parity page, docs/kubelet-parity.md: all scenarios, and the rules that want our records to differ."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Playing: scenarios on a node, several at a time, each to its record and to what the clock said."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

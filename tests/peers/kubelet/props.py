@@ -1,7 +1,5 @@
 """The props of a scene: a driver's process, its volumes, and what the cluster holds for them, under their own names."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path

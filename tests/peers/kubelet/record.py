@@ -4,8 +4,6 @@ Without arguments it plays all but the slow ones, with `--all` those as well, wi
 prints when what happened.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ It is made of the bridge's own two gRPC ends, so a status is the driver's own. I
 in another thread waits for calls, marks moments, and may hold a method's calls back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -3,8 +3,6 @@
 docs/csi-contract.md#how-a-driver-registers-with-a-node has the protocol.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from common.csi import registration_pb2 as pb

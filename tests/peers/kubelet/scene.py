@@ -3,8 +3,6 @@
 Every word waits for what it causes, where the node tells; `let_pass` is for what it does not tell.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self

@@ -4,8 +4,6 @@ A line is a path and what is there: kind, mode, group, a link's target, vol_data
 belongs to other drivers or to no volume is left out.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

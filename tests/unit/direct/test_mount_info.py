@@ -1,7 +1,5 @@
 """A mount info: the bytes of Kata's Go package, and what is read of the files of others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The store of direct volumes: names, modes and whole files, whoever else writes there."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import json

@@ -1,7 +1,5 @@
 """On which nodes a volume may be used, as its PersistentVolume says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the sidecars are told of a driver that runs on several nodes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

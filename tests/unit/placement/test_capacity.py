@@ -1,7 +1,5 @@
 """GetCapacity of nodes with storage of their own: whose answer counts."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloud.nodes.question import Question

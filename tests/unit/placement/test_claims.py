@@ -1,7 +1,5 @@
 """The claims of a hub: memory and file have the same, whatever overlaps; and what lists, deletions and orders leave."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """What an operator lets the hub forget, and where that failed halfway."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is known of volumes from the nodes' own lists, and how far a list is believed."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The leak audit: what is a leak, what is none, and what nobody can judge now."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

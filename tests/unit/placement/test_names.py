@@ -1,7 +1,5 @@
 """Which node has the name of a create, and until when: whatever fails, and in whatever order."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """Which node a call is for."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import pytest

@@ -1,7 +1,5 @@
 """A driver whose creates end without an answer: how many names the hub keeps for it, and what goes on at the limit."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

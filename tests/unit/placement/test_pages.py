@@ -1,7 +1,5 @@
 """ListVolumes and its like of nodes with storage of their own: node by node, whole or refused."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which node a call goes to where each node has storage of its own, and what is kept of its outcome."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloud.claims.rules import SNAPSHOT, Thing

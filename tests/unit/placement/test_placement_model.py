@@ -13,8 +13,6 @@ And whatever the hub knows of a volume, be it little, old or of another volume o
 that has it, or to none. A deletion goes to another node only if no node has it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import tempfile

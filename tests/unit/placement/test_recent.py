@@ -1,7 +1,5 @@
 """What pinned creates have made lately, and from when on the hub knows all of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloud.claims import recent as module

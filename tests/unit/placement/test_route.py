@@ -1,7 +1,5 @@
 """Decisions from literal snapshots: those that no call through a hub shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shared placement: one elected node serves a driver whose storage every node reaches, and nothing runs twice."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hostile and outdated nodes of a driver: refused reports, foreign ids, capabilities that one node lacks."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

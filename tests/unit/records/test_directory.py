@@ -1,7 +1,5 @@
 """The state directory: one hub at a time uses it, and no records in it are passed over."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The records in a cluster while requests are under way. What a real API server does is in tests/peers."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import gc
@@ -72,7 +70,9 @@ class Api:
             raise KubeError("create", 409, "AlreadyExists", "there is one")
         return await self._put(body["metadata"]["name"], body)
 
-    async def edit(self, _resource: Any, name: str, steps: list[Any], _namespace: str, *, subresource: str = "") -> Any:
+    async def edit(
+        self, _resource: Any, name: str, steps: "list[Any]", _namespace: str, *, subresource: str = ""
+    ) -> Any:
         body = copy.deepcopy(self.objects[name])
         assert subresource in ("", "status")
         for step in steps[1:]:

@@ -1,7 +1,5 @@
 """Where records stand in objects of a cluster: whatever is written is read back, under names that Kubernetes takes."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The records in `state.db`: what every implementation does, and the file."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing

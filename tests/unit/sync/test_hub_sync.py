@@ -1,7 +1,5 @@
 """The hub serves both sync streams to agents alone, and without a source of objects it says nothing."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

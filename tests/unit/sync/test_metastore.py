@@ -1,7 +1,5 @@
 """The agent's memory on disk: what was stored is there after any end, and what cannot be used ends in words."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sqlite3

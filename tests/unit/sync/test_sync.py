@@ -1,7 +1,5 @@
 """A teller and a learner, one behaviour at a time. What holds whatever happens is in test_sync_model.py."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

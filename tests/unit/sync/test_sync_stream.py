@@ -1,7 +1,5 @@
 """A sync on a stream of a link: what fails in the work beside it ends the stream in its own words, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 

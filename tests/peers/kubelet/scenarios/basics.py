@@ -1,7 +1,5 @@
 """Basic scenarios: pods, claims, access modes, filesystems and raw blocks."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from tests.peers.kubelet.cluster_objects import ROX, RWOP, RWX, Driver, Use, Volume

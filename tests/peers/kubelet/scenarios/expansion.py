@@ -1,7 +1,5 @@
 """Scenarios of volumes that grow: with a pod on them, before a pod comes, and with a driver that fails at it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from tests.peers.kubelet.cluster_objects import Driver, Volume

@@ -1,7 +1,5 @@
 """Scenarios of fsGroup: who gives a volume's files to a pod's group, and when."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from tests.peers.kubelet.cluster_objects import RWX, Driver, Use, Volume

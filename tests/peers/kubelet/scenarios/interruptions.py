@@ -1,7 +1,5 @@
 """Scenarios of interruptions: pods that go too early, drivers that die or leave, a node's process that is killed."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from tests.peers.kubelet.cluster_objects import Volume

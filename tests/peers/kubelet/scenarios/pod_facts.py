@@ -1,7 +1,5 @@
 """Scenarios of what a driver learns of a pod: inline volumes, pod information, tokens, secrets, republishing."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from tests.peers.kubelet.cluster_objects import RWO, RWOP, Driver, Inline, Volume

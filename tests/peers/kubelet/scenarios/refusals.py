@@ -1,7 +1,5 @@
 """Scenarios of a driver that refuses: every gRPC code, at each call, until it works or until the pod goes."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from common.status import Code
