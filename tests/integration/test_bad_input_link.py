@@ -208,6 +208,14 @@ def test_a_session_that_begins_wrongly_ends_with_a_goodbye_that_says_why(hub: Hu
         hub.wait_logged(f"no hello from {stranger.address}: {goodbye.message}")
 
 
+def test_a_hello_that_never_comes_is_said_goodbye_to_whatever_websocket_pings_come(hub: Hub) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.upgrade()
+        stranger.send(websocket_frame(b"", opcode=PING))
+        assert stranger.all_frames() == [Goodbye(Reason.HELLO_TIMEOUT, "no hello within 3 s", 0)]
+        hub.wait_logged(f"no hello from {stranger.address}: no hello within 3 s")
+
+
 # -------------------- who may be what --------------------
 
 

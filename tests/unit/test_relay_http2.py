@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import uvloop
@@ -353,6 +354,38 @@ async def test_an_answer_waits_for_windows_and_its_end_is_told_when_it_has_left(
         assert told == [True]
         told.clear()
     assert end.server.calls_in_flight == 0
+
+
+async def test_the_answers_of_all_streams_share_the_connections_window() -> None:
+    end = Serving(lambda call: call.answer(OK, b"x" * 40_000)).begun()
+    end.receive(request(1), request(3))
+    sent = end.wire.frames()
+    assert sum(len(payload) for kind, *_, payload in sent if kind == 0) == 65_535
+    end.receive(wire(8, 0, 0, b"\0\1\0\0"))
+    sent += end.wire.frames()
+    assert sum(len(payload) for kind, *_, payload in sent if kind == 0) == 2 * 40_005
+
+
+@pytest.mark.parametrize(
+    ("too_large", "size"),
+    [
+        pytest.param(request(1, b"x" * 1_001), 1_001, id="in one frame"),
+        pytest.param(headers(1) + in_frames(1, message(b"x" * 20_000)), 20_000, id="in several"),
+    ],
+)
+async def test_a_request_above_the_limit_is_refused_and_its_connection_serves_on(too_large: bytes, size: int) -> None:
+    end = Serving(echo, limit=1_000).begun()
+    end.connection.settings = replace(end.connection.settings, on_error=lambda it: Status(Code.UNAVAILABLE, str(it)))
+    end.receive(too_large)
+    (kind, flags, stream_id, block), *reset = end.wire.frames()
+    assert (kind, flags, stream_id) == (1, 5, 1)
+    assert b"14" in block
+    assert f"a request of {size} bytes is larger than the limit of 1000 bytes".encode() in block
+    # A client that still sends is asked to stop.
+    assert reset == ([] if size == 1_001 else [(3, 0, 1, b"\0\0\0\0")])
+    end.receive(request(3, b"x" * 1_000))
+    assert message(b"x" * 1_000) in [payload for *_, payload in end.wire.frames()]
+    assert [call.stream_id for call in end.calls] == [3]
 
 
 async def test_a_smaller_initial_window_makes_windows_negative_and_later_ones_small() -> None:
