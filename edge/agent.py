@@ -93,10 +93,11 @@ class Agent(LinkHandler):
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        # Calls of a former link go on there.
         self._mark.take(link.peer.mark, link.peer.epoch)
+        # A standby that begins to lead says hello again.
         if link is self._link:
             return
+        # Calls of a former link go on there.
         self._link = link
         self.metrics.link_ups.inc()
         self.lease.up(link)

@@ -18,7 +18,6 @@ Rules:
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -46,8 +45,6 @@ from edge.disk.volume_dirs import VolumeDirs
 from edge.registry.drivers_store import NodeDriver
 from edge.volume_errors import NON_FINAL, NotReady, Uncertain, VolumeError, VolumeRefused, words
 from edge.volumes import PodVolume, Volume
-
-log = logging.getLogger("csi_bridge.edge.volumes")
 
 CALL_TIMEOUT_S = 120.0  # the limit of each call (the kubelet's csiTimeout)
 
@@ -111,7 +108,7 @@ class VolumePlugin:
             await self._call(driver, "stage", request, hidden, may_begin=may_go_on)
         except VolumeRefused:
             if not reconstructed:
-                await _tidied(self._dirs.tidy_staging, staged, "stage")
+                await asyncio.to_thread(self._dirs.tidy_refused_stage, staged)
             raise
 
     async def publish(
@@ -141,7 +138,7 @@ class VolumePlugin:
             await self._call(driver, "publish", request, hidden, may_begin=may_go_on)
         except VolumeRefused:
             if not reconstructed and not volume.block:
-                await _tidied(self._dirs.tidy_refused_publish, published)
+                await asyncio.to_thread(self._dirs.tidy_refused_publish, published)
             raise
         await _locally(Uncertain, self._dirs.require_target, driver.name, target, block=volume.block)
         if volume.block:
@@ -361,13 +358,6 @@ async def _locally(blame: type[VolumeError], work: Callable[P, T], *args: P.args
         return await asyncio.to_thread(work, *args, **kwargs)
     except OSError as error:
         raise blame(words(error)) from error
-
-
-async def _tidied(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    try:
-        await asyncio.to_thread(work, *args, **kwargs)
-    except OSError as error:
-        log.warning("a file or directory of the volume could not be removed: %s", words(error))
 
 
 def _understood(driver: NodeDriver, method: str, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -132,6 +132,7 @@ class HubCall(Account, AnswerReceiver, Receiver):
         assert request is not None
         timeout_s = agent.operations.limit_s + _LATER_S
         if not self.key and self.timeout_s is not None:
+            # The caller's time may be over by now, and gRPC's header holds no negative one.
             timeout_s = min(max(0.001, self.began + self.timeout_s - time.monotonic()), timeout_s)
         channel = agent.driver_for(self._frame).channel
         may_begin = self.lease.holds if self.lease is not None else None

@@ -146,6 +146,7 @@ class _Plugin:
             else:
                 self._trouble = ""
                 failures = 0
+                # While the plugin was tried, `check` had no name to look up: another socket may have taken it since.
                 self.check()
                 await self._again.wait()
 

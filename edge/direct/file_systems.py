@@ -86,6 +86,7 @@ def is_sound(device: Path, fs_type: str) -> bool:
     with _locked(device, fcntl.LOCK_SH) as file:
         if _is_whole(file, fs_type) or fs_type != "ext4":
             return _is_whole(file, fs_type)
+        # Each of these codes but 0 is a flaw, or a check that failed: then it does not count as sound.
         return not _run(file, "e2fsck", "-f", "-n", str(device), fine=frozenset(range(32))).returncode
 
 

@@ -84,6 +84,7 @@ class CdiFiles:
             reach("unpublish.after-cdi")
 
     def has(self, published: Published) -> bool:
+        # Without files, or with a volume that has none, nothing is missing.
         if self._root is None or not published.block:
             return True
         return self._path(self._root, published.pod_uid, published.name).exists()

@@ -92,6 +92,7 @@ def _is_on(device: Path, file: Path) -> bool:
             return _mark_in_time(device) == _mark(file)
     except OSError:  # it was detached meanwhile
         return False
+    # The kernel tells the path without symbolic links.
     return path in {str(file), str(file.parent.resolve() / file.name)}
 
 
@@ -164,4 +165,5 @@ def _open_backing(file: Path) -> int:
     except OSError as error:
         if error.errno not in {errno.EROFS, errno.EACCES, errno.EPERM}:
             raise
+        # The device may only be read. A loop device holds it open all the same.
         return os.open(file, os.O_RDONLY | os.O_CLOEXEC)

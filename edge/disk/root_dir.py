@@ -67,6 +67,7 @@ class RootDir:
                     _make(folder, name)
                     folder = _step(folder, name)
                 _make(folder, last)
+                # A link of this name would have let `_make` pass as an existing directory does.
                 if self._names(folder).get(last) == "link":
                     raise OSError(errno.ELOOP, "it is a link")
             finally:

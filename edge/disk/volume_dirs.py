@@ -164,24 +164,30 @@ class VolumeDirs:
         if asked:
             self._require_unmounted(staged.driver, "NodeUnstageVolume", self.target(staged))
         try:
-            self.tidy_staging(staged, "unstage")
+            self._tidy_staging(staged, "unstage")
         except OSError as error:
             if not staged.block:
                 raise
             # Files that a driver leaves in its staging directory do not prevent the next use of the volume.
             log.warning("a file or directory of %s could not be removed: %s", staged.key, words(error))
 
-    def tidy_staging(self, staged: Staged, step: str) -> None:
+    def _tidy_staging(self, staged: Staged, step: str) -> None:
         if staged.block:
             self._tidy_block(staged.name, step)
         else:
             self._tidy_target(self.target(staged), step)
 
+    def tidy_refused_stage(self, staged: Staged) -> None:
+        with _quietly(self.target(staged)):
+            self._tidy_staging(staged, "stage")
+
     def tidy_refused_publish(self, published: Published) -> None:
         # A block volume's directories stay: its staging uses them. The pod's own directories go if they are empty,
         # because the pod may end without ever getting the volume.
-        self._tidy_target(self.target(published), "publish")
-        self._prune_pod(published.pod_uid, block=False)
+        target = self.target(published)
+        with _quietly(target):
+            self._tidy_target(target, "publish")
+            self._prune_pod(published.pod_uid, block=False)
 
     # ---------------------------------------------------------------- find and clean
 
@@ -258,6 +264,7 @@ class VolumeDirs:
     def _prune_pod(self, uid: str, *, block: bool) -> None:
         pod = self.layout.pod(uid)
         kind = pod / ("volumeDevices" if block else "volumes")
+        # The first directory that holds another volume ends it.
         try:
             for folder in (kind / PLUGIN, kind, pod):
                 self._root.remove_dir(folder)

@@ -40,6 +40,7 @@ class OwnPaths:
         self._pods, self._staging, self._in_pod = f"{layout.pods}/", "", set[str]()
         with suppress(NotReady):  # a name that cannot be a path is mounted nowhere
             self._staging = str(layout.staging_target(held.driver, held.handle))
+        # The uid does not matter: only the part below the pod's directory is compared.
         for pv in held.pvs:
             with suppress(NotReady):
                 self._in_pod.add(str(layout.target("uid", pv).relative_to(layout.pod("uid"))))

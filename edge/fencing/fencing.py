@@ -215,6 +215,8 @@ class Fencing:
         try:
             yield may_go_on
         except VolumeError as error:
+            # A refusal ends the call, and so does an error before it began. After any other error the driver may still
+            # mount. A call that an earlier try has left open stays open.
             if isinstance(error, VolumeRefused) if has_begun else not was_open:
                 with suppress(VolumeError):  # the step is tried again, and tells
                     await self._end_call(key, call)

@@ -88,6 +88,7 @@ def _is_there(file_system: FileSystem) -> bool:
 
 
 def _reachable(of_host: list[Mount], file_system: FileSystem) -> Iterator[tuple[Path, Mount]]:
+    # Writable mounts first: a mount that may only be read refuses new files with EROFS, which proves nothing.
     yield from ((Path("/"), mount) for mount in sorted(of_host, key=lambda mount: "ro" in mount.options))
     seen = {_namespace("self")}
     for pid in filter(str.isdigit, os.listdir(_PROC)):  # noqa: PTH208  # a Path for each takes long

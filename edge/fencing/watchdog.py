@@ -38,6 +38,7 @@ class Watchdog:
         if self._descriptor is None:
             self._open(longest_s)
         else:
+            # Any byte pets it, but for the V of the magic close.
             os.write(self._descriptor, b"\0")
 
     def close(self, *, stops: bool) -> None:

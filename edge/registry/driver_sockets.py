@@ -44,6 +44,7 @@ class SharedSocket:
         """Stop calling this socket if nothing listens on it: the driver now serves the same services on another one."""
         file = file_id(str(self.driver.socket))
         if knock(self.driver.socket) in UNSERVED:
+            # Also without a file it stays deserted: the killed driver's may be removed later.
             self._deserted = frozenset({file, None})
 
     def watch(self, tasks: Tasks) -> None:
@@ -117,6 +118,7 @@ class DriverSockets:
     def found(self, finder: str, socket: Path) -> bool:
         """Note that a finder leads to a socket. Returns whether that is news: it did not, or had lost it."""
         shared = self.shared(socket)
+        # None: this finder leads here now. It is a time if the finder was lost, or never led here.
         if shared.finders.get(finder, 0.0) is None:
             return False
         shared.finders[finder] = None

@@ -161,6 +161,7 @@ def _numbers(version: str) -> Version:
     return tuple(map(int, re.sub(r"(\.0+)+$", "", version).split(".")))
 
 
+# The texts that the kubelet reads as versions (utilversion.ParseGeneric, csi_plugin.go).
 _VERSION = re.compile(r"\s*v?((?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9}){1,7})(?:[^0-9.].*)?")
 
 # ---- facts for Kubernetes --------------------------------------------------------------------------------------------

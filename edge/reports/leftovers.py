@@ -66,6 +66,7 @@ class Leftovers:
 
     async def _clean_up(self) -> None:
         there = {one.path: one for one in (await self._plugin.scan()).unreadable}
+        # If a directory above one cannot be read, the one in it may still be there.
         self._all = [
             there.get(one.path, one) for one in self._all if not there.keys().isdisjoint((one.path, *one.path.parents))
         ]

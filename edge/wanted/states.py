@@ -216,6 +216,7 @@ def _row(kind: type[Row], values: tuple[Any, ...]) -> Row:
         column.name: bool(value) if column.type is bool else value
         for column, value in zip(fields(kind), values, strict=True)
     }
+    # A state that this agent does not know proves nothing about the mount.
     given["state"] = State.DONE if given["state"] == State.DONE else State.UNCERTAIN
     if "handover" in given:
         given["handover"] = Handover(given["handover"])
