@@ -174,6 +174,7 @@ def status(settings: OperatorSettings, output: str) -> None:
 @cli.command(
     params=of_command(
         "DOCTOR",
+        # Without the default of OPERATOR_OPTIONS: a hub that was named must be there, the usual one need not.
         option(
             "--hub",
             envvar="CSI_BRIDGE_HUB",

@@ -342,12 +342,12 @@ class VolumePlugin:
                 f"/csi.v1.Node/{method}", body, timeout_s=CALL_TIMEOUT_S, may_begin=may_begin
             )
         except CallError as error:
-            text = _told(str(error), hidden)
+            text = _shown(str(error), hidden)
             raise Uncertain(text, code=Code.UNAVAILABLE if error.is_unsent else None) from error
         reach(f"{step}.after-call")
         if status.ok:
             return answer or b""
-        said = f"driver {driver.name} answered {method} with {code_name(status.code)}: {_told(status.message, hidden)}"
+        said = f"driver {driver.name} answered {method} with {code_name(status.code)}: {_shown(status.message, hidden)}"
         if status.code not in NON_FINAL:
             raise VolumeRefused(said, code=status.code)
         raise Uncertain(said, code=status.code)
@@ -367,7 +367,7 @@ def _understood(driver: NodeDriver, method: str, read: Callable[P, T], *args: P.
         raise Uncertain(f"driver {driver.name} answered {method} with OK, but {error}") from error
 
 
-def _told(message: str, hidden: Iterable[str]) -> str:
+def _shown(message: str, hidden: Iterable[str]) -> str:
     for value in sorted(hidden, key=len, reverse=True):
         if len(value) >= _SHORTEST_HIDDEN:
             message = message.replace(value, STRIPPED)
