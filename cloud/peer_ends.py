@@ -5,9 +5,10 @@ from functools import partial
 from typing import NamedTuple
 
 from cloud.trust.admission import Role
-from common.errors import first_of, timestamp
+from common.errors import timestamp
 from common.net.certificate_ends import Term
 from common.observe.metrics import Metrics
+from common.wording import first_names
 
 _ADVICE = {
     Role.EDGE: "a joined node renews by itself: read in its agent's log why it does not; give any other one a new file",
@@ -41,6 +42,6 @@ def ending(terms: Iterable[PeerTerm], now: float) -> list[str]:
     for role, advice in _ADVICE.items():
         found = [it for it in soon if it.role is role]
         if found:
-            names = first_of([f"{it.name} at {timestamp(it.term.ends_at)}" for it in found], _MOST_NAMED)
+            names = first_names([f"{it.name} at {timestamp(it.term.ends_at)}" for it in found], _MOST_NAMED)
             sentences.append(f"certificates of connected peers ({role}) end soon: {names}; {advice}")
     return sentences

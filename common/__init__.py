@@ -3,6 +3,7 @@
 Read in this order. The words that all use:
 
 * `status`, `errors`: how a call ended; the errors of the bridge, each with its gRPC code.
+* `wording`: lists and texts, shortened for a message.
 * `codec`, `messages`: frames as dataclasses and as bytes.
 * `parsers`: the values that an operator wrote, as text.
 * `operator_orders`: the orders of operators to the hub, as dataclasses.

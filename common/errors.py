@@ -4,7 +4,7 @@ Rules:
 
 * If the bridge does not know an outcome for certain, the caller gets a code that no sidecar takes as final
   (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget): UNAVAILABLE, unless the error says another one.
-* An error is a class of its own only if some code tells it from others.
+* An error has its own class only if some code handles it differently.
 * A message names the hop, the node, the driver and the remedy. It has absolute times, so that it is the same for each
   retry (docs/csi-contract.md#an-error-message-stays-the-same).
 
@@ -12,10 +12,10 @@ Rules:
     ├── SettingsError          a flag or variable cannot be used
     ├── LeadershipLost         the hub's process must end
     ├── RemoteProtocolError    the peer broke the rules of the session
-    ├── DialError              there is no link
-    ├── HandshakeRefused       there is one, and its hello, or a request for a certificate, was refused
+    ├── DialError              no link could be made
+    ├── HandshakeRefused       the hello or certificate request was refused
     ├── TunnelClosed           the session ended with a stream open
-    └── CallError              what a caller is told; the functions at the end make those that nobody tells apart
+    └── CallError              the caller's error; functions below make those that no code distinguishes
         ├── CallTimeout        the deadline passed   ┐ the driver may go on
         ├── LinkLost           the link broke        ┘
         ├── MessageTooLarge
@@ -27,15 +27,16 @@ Elsewhere: `KubeError` (`cloud.kube.client`), `VolumeError` with its own tree (`
 (`edge.registry.registration`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from common.status import Code, Origin, Status
+from common.wording import first_names
 
-# A hope, not a promise: a read or a stream is cancelled, and only the agent knows which calls are operations.
+# Says `may`: only an operation goes on, and only the agent knows which calls are operations.
 _MAY_GO_ON = "an operation that the call started may still be running, and a retry joins it"
 
-_MOST_NAMED = 10  # the most nodes that one message names
+_MOST_NODES = 10  # the most nodes that one message names
 
 
 class BridgeError(Exception):
@@ -46,8 +47,11 @@ class SettingsError(BridgeError):
     """A flag or environment variable has a value that cannot be used."""
 
     def __init__(self, variable: str, value: object, why: str) -> None:
-        self.variable, self.value, self.why = variable, value, why
-        super().__init__(f"{variable}={value!s}: {why}" if value is not None and value != "" else f"{variable}: {why}")
+        self.variable = variable
+        self.value = value
+        self.why = why
+        shown = variable if value is None or value == "" else f"{variable}={value!s}"
+        super().__init__(f"{shown}: {why}")
 
 
 class LeadershipLost(BridgeError):
@@ -62,21 +66,24 @@ class DialError(BridgeError):
     """No link could be made to `endpoint`."""
 
     def __init__(self, endpoint: str, why: str) -> None:
-        self.endpoint, self.why = endpoint, why
+        self.endpoint = endpoint
+        self.why = why
         super().__init__(f"cannot reach {endpoint}: {why}")
 
 
 class HandshakeRefused(BridgeError):
     """A hello, or a request for a certificate, was refused.
 
-    `shown` is for people at this side: it may hold what the refused peer must not learn.
+    `shown` is for this side's log and operators. It may hold details that the refused peer must not learn.
 
     Attributes:
         reason: a word from a closed set, fit for a metric label.
     """
 
     def __init__(self, reason: str, why: str, *, shown: str = "") -> None:
-        self.reason, self.why, self.shown = reason, why, shown or why
+        self.reason = reason
+        self.why = why
+        self.shown = shown or why
         super().__init__(why)
 
 
@@ -89,7 +96,8 @@ class TunnelClosed(BridgeError):
     """
 
     def __init__(self, *, sent: bool, why: str) -> None:
-        self.sent, self.why = sent, why
+        self.sent = sent
+        self.why = why
         super().__init__(f"the session ended: {why}")
 
 
@@ -99,14 +107,16 @@ class CallError(BridgeError):
     Only a call that was certainly sent to no driver has a final code.
 
     Attributes:
-        code: what the caller gets.
+        code: the caller's gRPC code.
         is_unsent: whether the agent has surely sent nothing of this call to the driver. An earlier call of the same
             operation may have been sent all the same.
         node: the node for which the hub counts a call that fails before it goes to one; may be empty.
     """
 
     def __init__(self, text: str, *, code: Code = Code.UNAVAILABLE, is_unsent: bool = False, node: str = "") -> None:
-        self.code, self.is_unsent, self.node = code, is_unsent, node
+        self.code = code
+        self.is_unsent = is_unsent
+        self.node = node
         super().__init__(text)
 
 
@@ -145,7 +155,8 @@ class Overloaded(CallError):
     """Too many calls are under way at once."""
 
     def __init__(self, hop: str, limit: int, flag: str) -> None:
-        self.limit, self.flag = limit, flag
+        self.limit = limit
+        self.flag = flag
         text = f"the {hop} has {limit} calls under way, which is its limit ({flag}); retry later or raise it"
         super().__init__(text, is_unsent=True)
 
@@ -165,7 +176,7 @@ class VolumeHeld(CallError):
         super().__init__(f"volume {volume} of driver {driver} is not detached from node {node}: {why}")
 
 
-# ---- errors that several modules raise, and nobody tells apart -------------------------------------------------------
+# ---- errors that several modules raise, and no code distinguishes ----------------------------------------------------
 
 
 def newer_state(path: object, owner: str, found: int, known: int) -> SettingsError:
@@ -213,9 +224,9 @@ def knowledge_lost(driver: str, loss: str) -> CallError:
     )
 
 
-def no_place(driver: str, what: str, why: str) -> CallError:
+def no_place(driver: str, thing: str, why: str) -> CallError:
     """The hub does not know which node has the object of the call. The object may exist all the same."""
-    return CallError(f"the hub does not know which edge node of driver {driver} has {what}: {why}")
+    return CallError(f"the hub does not know which edge node of driver {driver} has {thing}: {why}")
 
 
 def name_elsewhere(driver: str, name: str, node: str, wanted: str) -> CallError:
@@ -229,7 +240,7 @@ def name_elsewhere(driver: str, name: str, node: str, wanted: str) -> CallError:
 
 
 def answer_refused(driver: str, name: str, node: str, answer: str, *, look_at: str = "") -> CallError:
-    """A node's answer to a create has what the hub cannot read, or the id or the place of another node's object."""
+    """The hub refuses a node's answer to a create: it is unreadable, or names another node's object or place."""
     return CallError(
         f"edge node {node} answered {name} of driver {driver} with {answer}; the answer is not passed on; look at "
         f"the driver on {look_at or node}"
@@ -239,10 +250,10 @@ def answer_refused(driver: str, name: str, node: str, answer: str, *, look_at: s
 def not_listed(driver: str, method: str, missing: Mapping[str, str]) -> CallError:
     """A list of all nodes would lack a node's entries. `missing` has the reason of each node."""
     node, *others = sorted(missing)
-    more = f" (and those of {first_of(others, _MOST_NAMED - 1)})" if others else ""
-    what = method.rpartition("/")[2]
+    further = f" (and those of {first_names(others, _MOST_NODES - 1)})" if others else ""
+    name = method.rpartition("/")[2]
     return CallError(
-        f"{what} of driver {driver} would lack the entries of edge node {node}: {missing[node]}{more}; "
+        f"{name} of driver {driver} would lack the entries of edge node {node}: {missing[node]}{further}; "
         f"csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
     )
 
@@ -254,9 +265,9 @@ def token_unknown(method: str, node: str = "") -> CallError:
     return CallError(text, code=Code.ABORTED)
 
 
-def order_refused(what: str, why: str) -> CallError:
+def order_refused(order: str, why: str) -> CallError:
     """The hub refuses an operator's command. No sidecar sees this."""
-    return CallError(f"{what}: {why}")
+    return CallError(f"{order}: {why}")
 
 
 def status_of(error: BaseException | None, origin: Origin) -> Status:
@@ -285,23 +296,9 @@ def seconds_of(text: object) -> float:
         time = datetime.fromisoformat(str(text))
     except ValueError:
         return 0.0
-    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
-
-
-def listed(things: Sequence[str]) -> str:
-    """Things for a message. At most `_MOST_NAMED`: some gRPC libraries refuse very long messages."""
-    more = len(things) - _MOST_NAMED
-    return "; ".join([*things[:_MOST_NAMED], *[f"and {more} more"] * (more > 0)])
-
-
-def first_of(names: Sequence[str], most: int = 5) -> str:
-    """The first names, such as `a, b and 3 more`."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def cut(text: str, most_chars: int) -> str:
-    return text if len(text) <= most_chars else f"{text[:most_chars]}…"
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return time.timestamp()
 
 
 _HOPS = {

@@ -1,9 +1,9 @@
 """The errors of steps on a volume, by their meaning for the volume's state (the kubelet's classes).
 
     VolumeError
-    ├── NotReady    the driver was not called: the state has not changed (the kubelet's transient error)
-    ├── Uncertain   the driver may have done it: it must be undone or repeated (UncertainProgress)
-    └── Refused     the driver surely has not done it (a final gRPC code)
+    ├── NotReady       the driver was not called: the state has not changed (the kubelet's transient error)
+    ├── Uncertain      the driver may have done it: it must be undone or repeated (UncertainProgress)
+    └── VolumeRefused  the driver surely has not done it (a final gRPC code)
 
 Source: kubernetes pkg/volume/util/types and pkg/volume/csi/csi_client.go; docs/csi-contract.md#errors-of-node-calls.
 """

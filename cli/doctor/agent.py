@@ -13,9 +13,10 @@ from cli.doctor.watchdog import check_watchdog
 from cli.edge_volumes import ask, ask_agent, missing, named
 from cli.process_options import EDGE_OPTIONS
 from cloud.trust.admission import Role
-from common.errors import BridgeError, first_of
+from common.errors import BridgeError
 from common.pages.agent import AgentStatus, NodeVolumes
 from common.pages.json_form import shown
+from common.wording import first_names
 from edge.settings import AgentSettings, complete
 
 _LOG = "look at the agent's log (journalctl -u csi-bridge-edge, or kubectl logs)"
@@ -100,7 +101,7 @@ def check_volumes(volumes: NodeVolumes) -> Finding:
     failing = [f"{named(it)}: {it.error}" for it in volumes.volumes if it.error]
     if faults := [*failing, *missing(volumes, None)]:
         return warning(
-            f"not every volume of this node is published: {first_of(faults, 3)}",
+            f"not every volume of this node is published: {first_names(faults, 3)}",
             "see csi-bridge edge volumes, and the driver's log; on the hub's host, csi-bridge status",
         )
     return ok(f"the node knows its pods, and all {len(volumes.volumes)} volumes are published")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from cli.doctor import permissions
 from cli.doctor.finding import API_SERVER, Finding, Result, attempt, ok, warning, wrong
-from common.errors import SettingsError, first_of
+from common.errors import SettingsError
 from common.pages.hub import NodeStatus
+from common.wording import first_names
 
 if TYPE_CHECKING:
     from cloud.kube.client import Kube
@@ -77,15 +78,15 @@ async def check(
             return ok(f"{shown}; this account may not see whether the policies of admission.yaml are there")
         if missing := [name for name in POLICIES if any(name not in them for them in there)]:
             do = "apply deploy/cloud/base/admission.yaml, which says what the hub and the nodes may not change"
-            return warning(f"{shown}, and these policies or their bindings are missing: {first_of(missing)}", do)
+            return warning(f"{shown}, and these policies or their bindings are missing: {first_names(missing)}", do)
         return ok(f"{shown}, and the policies of admission.yaml are there")
 
     async def csi_drivers() -> Finding:
         there = await names("CSIDriver")
         if missing := [name for name in drivers if name not in there]:
             do = "apply the vendor's CSIDriver object: without it Kubernetes waits for attachments"
-            return warning(f"there is no CSIDriver {first_of(missing)}", do)
-        return ok(f"there is a CSIDriver for each driver that a node has reported ({first_of(drivers) or 'none'})")
+            return warning(f"there is no CSIDriver {first_names(missing)}", do)
+        return ok(f"there is a CSIDriver for each driver that a node has reported ({first_names(drivers) or 'none'})")
 
     async def csi_nodes() -> Finding:
         return check_csi_nodes(looked_at, {it.node: await _entries(kube, it.node) for it in looked_at}, proxies)
@@ -127,8 +128,8 @@ def check_csi_nodes(
     reported = [(driver, node.node) for node in nodes for driver in node.drivers]
     if missing := [f"{driver} on {node}" for driver, node in reported if driver not in entries[node]]:
         return wrong(
-            f"the CSINode has no entry for {first_of(missing)}: no volume can be attached there, and claims for these "
-            "nodes can fail with 'no topology key found'",
+            f"the CSINode has no entry for {first_names(missing)}: no volume can be attached there, and claims for "
+            "these nodes can fail with 'no topology key found'",
             "on a node with a kubelet, see that the vendor's node plugin and its node-driver-registrar run, and look "
             "at the registrar's log; on one without, run csi-bridge doctor there, and see csi-bridge status",
         )
@@ -136,8 +137,8 @@ def check_csi_nodes(
     local = {name for name, how in placements.items() if how == "local" or (how == "auto" and name in with_keys)}
     if bare := [f"{driver} on {node}" for driver, node in reported if driver in local and not entries[node][driver]]:
         return wrong(
-            f"the CSINode has an entry without a topology key for {first_of(bare)}: the provisioner refuses claims for "
-            "these nodes ('no topology key found')",
+            f"the CSINode has an entry without a topology key for {first_names(bare)}: the provisioner refuses claims "
+            "for these nodes ('no topology key found')",
             "on a node with a kubelet, let it call the driver through the agent's relay "
             "(docs/install.md#drivers-that-need-the-relay), and restart the vendor's node plugin; on one without, look "
             "at the agent's log",
@@ -158,4 +159,4 @@ def check_classes(provisioners: Mapping[str, str], drivers: Collection[str], oth
         do = "make the StorageClass anew with the driver's own name (it cannot be changed), and the claims that wait"
         return wrong("; ".join(typos), do)
     named = sorted(name for name, provisioner in provisioners.items() if provisioner in drivers)
-    return ok(f"StorageClasses that name a driver of this hub: {first_of(named) or 'none'}")
+    return ok(f"StorageClasses that name a driver of this hub: {first_names(named) or 'none'}")

@@ -13,12 +13,13 @@ from cli.operators.hub_state import HubState, ask_state, standby
 from cli.operators.node_list import refusals
 from cli.process_options import HUB_OPTIONS
 from cloud.hub_settings import HubSettings
-from common.errors import BridgeError, first_of
+from common.errors import BridgeError
 from common.net.endpoint import Endpoint
 from common.objects.offline_policy import ANNOTATION
 from common.observe.version import SOFTWARE
 from common.pages.hub import HubStatus, NodeStatus
 from common.pages.json_form import shown
+from common.wording import first_names
 
 _LOG = "look at the hub's log"
 
@@ -95,7 +96,7 @@ def _check_versions(state: HubState) -> Finding:
     peers += [(proxy.driver, proxy.software) for proxy in state.hub.drivers]
     if others := [f"{name} is {software}" for name, software in peers if software not in {"", hubs}]:
         do = "they work together; bring all to one version when you can"
-        return warning(f"the hub is {hubs}, and {first_of(others)}", do)
+        return warning(f"the hub is {hubs}, and {first_names(others)}", do)
     return ok(f"the hub and all connected peers are {hubs}")
 
 
@@ -105,13 +106,13 @@ def _check_nodes(nodes: Sequence[NodeStatus]) -> Finding:
         return warning("no edge node has ever connected to this hub", do)
     if away := [f"{node.node} since {shown(node.since)}" for node in nodes if not node.connected]:
         return warning(
-            f"{len(away)} of {len(nodes)} nodes are offline: {first_of(away)}",
+            f"{len(away)} of {len(nodes)} nodes are offline: {first_names(away)}",
             "look at the network to them, and at the logs of their agents; run csi-bridge doctor there; csi-bridge "
             "forget those that are gone for good",
         )
     if idle := [node.node for node in nodes if not node.drivers]:
         return warning(
-            f"these nodes are connected and run no CSI driver: {first_of(idle)}; claims for them cannot be served",
+            f"these nodes are connected and run no CSI driver: {first_names(idle)}; claims for them cannot be served",
             "see that the vendor's driver and its node-driver-registrar run there, or name the driver's socket by the "
             "agent's --driver; run csi-bridge doctor there",
         )
@@ -127,7 +128,7 @@ def _check_driver(driver: str, state: HubState) -> Finding:
     if not nodes:
         do = "compare --drivername with the name that the vendor's driver gives; see that it runs, on a connected node"
         return wrong(f"proxy driver {driver} is connected, and no edge node has reported such a driver", do)
-    where = first_of(sorted(node.node for node in nodes))
+    where = first_names(sorted(node.node for node in nodes))
     if all(proxy.driver != driver for proxy in state.hub.drivers):
         if all(driver in node.node_only for node in nodes):
             return ok(

@@ -26,9 +26,10 @@ from cloud.detach.mounts import Mounts
 from cloud.records.records import Body, Change, Key, RecordKind, Records, not_durable, stored_bytes
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from common.errors import first_of, order_refused, timestamp
+from common.errors import order_refused, timestamp
 from common.operator_orders import Done, Fence, Unfence
 from common.store.database_writer import WriteFailed
+from common.wording import first_names
 
 log = logging.getLogger("csi_bridge.hub.fences")
 
@@ -188,7 +189,7 @@ class Fences:
     def _uses(self, in_use: Sequence[str] | None) -> str:
         if in_use is None:
             return "the hub has no list of the volumes that it used"
-        named = first_of([*map(self._shown, in_use)], _MOST_SHOWN)
+        named = first_names([*map(self._shown, in_use)], _MOST_SHOWN)
         return f"it used {named}" if named else "it used no volume"
 
     def _shown(self, volume: str) -> str:

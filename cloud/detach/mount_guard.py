@@ -41,8 +41,9 @@ from cloud.trust import audit
 from cloud.trust.audit import Event
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
 from common.csi.reports import NODE_GET_INFO
-from common.errors import VolumeHeld, cut, timestamp
+from common.errors import VolumeHeld, timestamp
 from common.objects.offline_policy import ANNOTATION, FENCE
+from common.wording import shorten
 
 log = logging.getLogger("csi_bridge.hub.fences")
 
@@ -133,10 +134,10 @@ class MountGuard:
         yield from (why for at, why in self._held.values() if at > since)
 
     def _check(self, driver: str, volume: str, node_id: str, serving: str) -> None:
-        shown = cut(volume, _SHOWN_CHARS)
+        shown = shorten(volume, _SHOWN_CHARS)
         if not self._mounts.is_ready:
             why = "the hub has not read all objects yet; retry later"
-            raise VolumeHeld(driver, shown, cut(node_id, _SHOWN_CHARS), why)
+            raise VolumeHeld(driver, shown, shorten(node_id, _SHOWN_CHARS), why)
         for node in self._nodes_of(driver, volume, node_id):
             if node == serving and not self._nodes.is_connected(node):
                 continue

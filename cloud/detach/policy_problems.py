@@ -9,10 +9,10 @@ from cloud.kinds.persistentvolumes import class_of
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import name_in_use
 from cloud.sync.fact_table import FactTable
-from common.errors import first_of
 from common.objects import offline_policy
 from common.objects.objects import Ref
 from common.objects.offline_policy import ANNOTATION, FENCE
+from common.wording import first_names
 
 _MOST_SHOWN: Final = 5
 
@@ -40,7 +40,7 @@ class PolicyProblems:
                     kept[node].append(ref.name)
         for node, volumes in sorted(kept.items()):
             yield (
-                f"node {node} keeps volumes with {ANNOTATION}: {FENCE} ({first_of(volumes, _MOST_SHOWN)}), "
+                f"node {node} keeps volumes with {ANNOTATION}: {FENCE} ({first_names(volumes, _MOST_SHOWN)}), "
                 f"because {self._why(node)}"
             )
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
-from common.errors import cut
 from common.objects.quantity import parse_bytes
 from common.parsers import is_driver_name, is_name
+from common.wording import shorten
 
 Body = Mapping[str, Any]  # One object, parsed. It is shared and must not be changed.
 
@@ -52,7 +52,7 @@ class FieldError(ValueError):
 
 def spell(path: Path) -> str:
     """`spec.volumes[0].name`."""
-    steps = (f"[{step}]" if isinstance(step, int) else f".{cut(step, _SHOWN_CHARS)}" for step in path)
+    steps = (f"[{step}]" if isinstance(step, int) else f".{shorten(step, _SHOWN_CHARS)}" for step in path)
     return "".join(steps).removeprefix(".")
 
 

@@ -19,9 +19,9 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Final
 
 from cloud.records.records import Body, Change, Key, RecordKind, Records
-from common.errors import cut
 from common.objects.topology import NODE_SEGMENT
 from common.parsers import is_label_key, is_label_value
+from common.wording import shorten
 
 HOSTNAME: Final = "kubernetes.io/hostname"  # the label that static volumes on a node's own disk are bound by
 
@@ -177,5 +177,5 @@ def _shown(segment: Segment) -> str:
 
 
 def _cut(text: str) -> str:
-    text = cut(text, _SHOWN_CHARS)
+    text = shorten(text, _SHOWN_CHARS)
     return text if text.isprintable() else ascii(text)[1:-1]

@@ -26,10 +26,11 @@ from cloud.parts.references import References
 from cloud.parts.sync_part import SyncPart
 from cloud.placement.inventory import each_page
 from cloud.placement.placement import Placement
-from common.errors import CallError, first_of, order_refused
+from common.errors import CallError, order_refused
 from common.objects import left_over
 from common.operator_orders import Audit, Audited, Leak, Unasked
 from common.pages.json_form import time_of
+from common.wording import first_names
 
 _AT_ONCE: Final = 20  # nodes that list at one time; as many as for placement
 _SLICE: Final = 500  # things that are compared before the loop gets a turn: one or two milliseconds
@@ -164,8 +165,8 @@ class LeakAudit:
                 notes.append(f"node {node} tells of {mounts[1]} more mounts without a pod")
         if silent:
             notes.append(
-                f"mounts are not known of {first_of(silent, _NAMED)}: a kubelet mounts there, the agent is older, or "
-                f"it is away since the hub's start"
+                f"mounts are not known of {first_names(silent, _NAMED)}: a kubelet mounts there, the agent is older, "
+                f"or it is away since the hub's start"
             )
         return told, notes
 
@@ -188,6 +189,6 @@ def _notes(truths: Truths) -> Iterator[str]:
         yield f"{kinds} are not compared with Kubernetes: {why}"
     for (driver, why), ids in truths.unjudged.items():
         if why not in (truths.unread(VOLUME), truths.unread(SNAPSHOT)):
-            yield f"driver {driver}: {len(ids)} not judged, because {why}: {first_of(ids, _NAMED)}"
+            yield f"driver {driver}: {len(ids)} not judged, because {why}: {first_names(ids, _NAMED)}"
     for (driver, node), count in sorted(truths.tally.dropped.items())[:_MOST_UNASKED]:
         yield f"driver {driver}: node {node} lists {count} more that nothing refers to; settle those shown first"

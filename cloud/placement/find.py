@@ -27,8 +27,9 @@ from cloud.claims.rules import LISTED_BY, VOLUME, Thing
 from cloud.nodes.fleet import Member
 from cloud.placement.affinity import Affinity, Fit
 from cloud.placement.decisions import CallInfo, View
-from common.errors import CallError, knowledge_lost, listed, no_place
+from common.errors import CallError, knowledge_lost, no_place
 from common.status import Code
+from common.wording import join_items
 
 _SHOWN: Final = 10  # a message names at most this many nodes
 
@@ -69,7 +70,7 @@ def only_node(driver: str, named_node: str, candidates: Collection[str], now: Vi
 
 def _no_route(driver: str, nodes: Sequence[str]) -> CallError:
     return CallError(
-        f"driver {driver} runs on several edge nodes ({listed(nodes)}) and the call names none; set "
+        f"driver {driver} runs on several edge nodes ({join_items(nodes)}) and the call names none; set "
         f"--placement=local or shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs "
         f"the driver, run csi-bridge forget NODE [DRIVER] on the hub's host"
         if nodes
@@ -94,7 +95,7 @@ def find(info: CallInfo, now: View) -> str:
         except (CallError, ListsNeeded) as error:
             unknown = unknown or error
     if len(set(places.values())) > 1:
-        told = listed([f"{what} is on {node}" for what, node in places.items()])
+        told = join_items([f"{what} is on {node}" for what, node in places.items()])
         raise CallError(
             f"driver {info.driver} can do this only within one edge node, and {told}", code=Code.FAILED_PRECONDITION
         )
@@ -125,7 +126,7 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
     if len(found) == 1 and found[0] in makers:
         return found[0]
     if makers or len(found) > 1:
-        several = listed(found if len(found) > 1 else sorted({*makers, *fit.named}))
+        several = join_items(found if len(found) > 1 else sorted({*makers, *fit.named}))
         raise CallError(
             f"driver {driver} has {thing} on several edge nodes ({several}) and the call does not say which; name one: "
             f"csi-bridge call --node NODE",

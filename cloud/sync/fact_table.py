@@ -39,9 +39,9 @@ from cloud.sources.index import discard
 from cloud.sources.manifests.binding import ClaimStatus, NodeReports
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
 from cloud.sync.fact_quota import EARLIER_USE, FACT_QUOTA_BYTES, GUARDED_KINDS, FactQuota
-from common.errors import cut, first_of
 from common.objects import sole_use
 from common.objects.objects import Ref, Stamp, encode_body
+from common.wording import first_names, shorten
 
 K = TypeVar("K")
 MOST_FACTS: Final = 10_000  # of one node: each is a claim or a pod
@@ -335,8 +335,8 @@ def _id_conflicts(facts: Mapping[str, Mapping[Ref, Fact]]) -> Iterator[str]:
     for (driver, node_id), nodes in sorted(holders.items()):
         if len(nodes) > 1:
             yield (
-                f"CSI driver {driver} gave the node ID {cut(node_id, _SHOWN_CHARS)!r} on the nodes "
-                f"{first_of(sorted(nodes), _MOST_SHOWN)}: "
+                f"CSI driver {driver} gave the node ID {shorten(node_id, _SHOWN_CHARS)!r} on the nodes "
+                f"{first_names(sorted(nodes), _MOST_SHOWN)}: "
                 f"volumes may be attached to the wrong one; let the driver give each node an ID of its own "
                 f"(mostly its flag --nodeid, from spec.nodeName)"
             )

@@ -25,10 +25,10 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final, TextIO
 
-from common.errors import cut
 from common.observe.line_limit import WINDOW_S, LineLimit
 from common.observe.line_writer import LineWriter
 from common.status import Status, code_name
+from common.wording import shorten
 
 ROOT: Final = "csi_bridge"  # the parent of every logger of the bridge
 VERBOSE_FROM: Final = 4  # klog's `-v=4` is "debug level" (kubernetes/community, logging conventions)
@@ -210,7 +210,9 @@ class TextLines:
 
     def head(self, level: str, logger: str, message: str, fields: Fields) -> str:
         told = " " + self.more(fields) if fields else ""
-        return f"{level:<7} {logger.removeprefix(f'{ROOT}.')}: {_escaped(cut(message, LONGEST_MESSAGE_CHARS))}{told}"
+        return (
+            f"{level:<7} {logger.removeprefix(f'{ROOT}.')}: {_escaped(shorten(message, LONGEST_MESSAGE_CHARS))}{told}"
+        )
 
     def more(self, fields: Fields) -> str:
         return "".join(f" {name}={_quoted(str(value))}" for name, value in fields.items())
@@ -232,7 +234,7 @@ def _day_and_time(seconds: int) -> str:
 
 @functools.lru_cache(maxsize=256)  # most values are those of the lines before
 def _text_in_json(text: str) -> str:
-    return _encode_json(cut(text, LONGEST_MESSAGE_CHARS))
+    return _encode_json(shorten(text, LONGEST_MESSAGE_CHARS))
 
 
 def _encode_json(value: object) -> str:
@@ -252,6 +254,6 @@ def _escaped(text: str) -> str:
 
 @functools.lru_cache(maxsize=256)  # as in JSON
 def _quoted(text: str) -> str:
-    text = cut(text, LONGEST_MESSAGE_CHARS)
+    text = shorten(text, LONGEST_MESSAGE_CHARS)
     is_plain = text and text.isprintable() and not any(char in text for char in ' "=')
     return text if is_plain else json.dumps(text, ensure_ascii=not text.isprintable())

@@ -30,7 +30,7 @@ from cli.operators.hub_state import HubState
 from cli.process_options import HUB_OPTIONS
 from cloud.kube.client import KubeError, Resource
 from cloud.trust.admission import Role
-from common.errors import BridgeError, first_of
+from common.errors import BridgeError
 from common.net.tls import TlsFiles
 from common.observe.version import SOFTWARE
 from common.pages.agent import AgentStatus, NodeVolumes
@@ -66,11 +66,6 @@ async def test_a_check_that_fails_hides_no_other() -> None:
     late = wrong("there was no answer within 0.01 s; a longer --timeout may help", "look")
     assert await attempt("c", hang(), "look", limit_s=0.01) == ("c", late)
     assert await attempt("d", refuse(), "look at it", limit_s=0.01) == ("d", wrong("nobody answers", "look at it"))
-
-
-def test_of_many_names_some_are_listed() -> None:
-    assert first_of(["a", "b"]) == "a, b"
-    assert first_of(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 REPORT = {

@@ -19,7 +19,7 @@ from typing import Any, Final
 import yaml
 
 from cloud.kinds.fields import Path
-from common.errors import cut
+from common.wording import shorten
 
 _DEEPEST: Final = 100
 
@@ -141,7 +141,7 @@ class _Composer:
             line = event.start_mark.line + 1
             key = self._key(event, line)
             if key in values:
-                raise DocumentError(line, f"the key {cut(key, _SHOWN_CHARS)!r} stands there twice")
+                raise DocumentError(line, f"the key {shorten(key, _SHOWN_CHARS)!r} stands there twice")
             values[key], place = self._value(self._next(), depth + 1)
             places[key] = Position(line, place.parts)
         return values, places
