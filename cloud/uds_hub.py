@@ -147,6 +147,7 @@ class Hub(LinkHandler):
         if role is Role.EDGE:
             self._credentials.check_node(link.peer.name, link.peer_identity)
             replaced = self._nodes.connect(link.peer, link)
+            # Last: it makes the node's earlier certificates void, and a refused link must not do that.
             self._credentials.admitted(link.peer.name, link.peer_identity)
             if replaced is not None:
                 before, address = replaced.peer_identity.address, link.peer_identity.address

@@ -226,12 +226,9 @@ class Call(Account, Receiver):
             self._link.consumed(self._frame.stream, credit)
 
     def _ask_all(self, ask_all: AskAll, request: bytes) -> None:
-        timeout_s = None
-        if self._deadline is not None:
-            timeout_s = max(0.001, self._deadline - self._link.loop.time())
         if len(ask_all.routes) == 1:
             self._calls.counts.goes_to(self, ask_all.routes[0].node)
-        question = Question(self.driver, self.method, request, self.call_id, timeout_s)
+        question = Question(self.driver, self.method, request, self.call_id, self.timeout_s)
         self._task = self._link.loop.create_task(self._answer(question, ask_all), name=f"call {self.call_id}")
         self.writable()
 

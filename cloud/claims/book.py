@@ -138,6 +138,7 @@ class Book:
             (names.add if node else names.discard)(name)
             if not names:
                 del self._about[thing]
+        # The name is free: a later call of it begins with no doubt of earlier ones.
         if not (node or claim.ids):
             del self.claims[name]
 

@@ -2,7 +2,7 @@
 
 Read in this order:
 
-* `edge_nodes`, `known_node`: every known node; one of them.
+* `edge_nodes`, `known_node`: every known node; one of them, and which machine may have its name.
 * `visit`, `question`: one link of a node; a call of the hub's own to it.
 * `node_records`: the hub's knowledge of a node after a restart.
 * `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
