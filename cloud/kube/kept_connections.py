@@ -1,7 +1,7 @@
 """Kept connections to an API server, for requests that are frequent and small.
 
-With thousands of nodes, renewals of their Leases are most of an idle hub's work. aiohttp takes six times the CPU for
-such a request.
+With thousands of nodes, renewals of their Leases are most of an idle hub's work. aiohttp takes 0.5 ms of CPU more for
+such a request, so an idle node would cost the hub a third more.
 
 Rules:
 
