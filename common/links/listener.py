@@ -64,9 +64,6 @@ class Listener:
     """A listening socket (UNIX, plain TCP, or TCP with TLS) that makes a link of every connection.
 
     It asks for the TLS context at each connection, so a certificate renewed on disk counts from the next one on.
-
-    Attributes:
-        pages: the answers to plain HTTP requests; None: they get an error.
     """
 
     def __init__(
@@ -81,7 +78,7 @@ class Listener:
         """A listener on a bound, listening socket, which it owns and closes.
 
         `side` has the answer to each hello, and the handler, which decides on hellos and serves the streams. `tls`
-        returns the current server context.
+        returns the current server context. Without `pages`, plain HTTP requests get an error.
         """
         self.sock, self.side, self.tls, self.most, self.pages = sock, side, tls, most, pages
         self.arriving: Handshakes[_Accepted] = Handshakes(most.handshakes, share_s=_SHARE * side.limits.hello_timeout_s)

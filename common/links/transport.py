@@ -315,7 +315,7 @@ class WebSocket(asyncio.Protocol):
                 self._on_request(event)
             else:
                 self._on_response(event)
-        if self._ended:  # handed over
+        if self._ended:  # given to `answer`
             return
         self._write_core()
         if self._core.state is not State.OPEN:
@@ -324,11 +324,11 @@ class WebSocket(asyncio.Protocol):
             self._reason = self._reason or _close_reason(self._core)
             self._tell_why_not_opened()
             self._close_soon()
-        elif not self.is_free:
-            self._check_that_it_reads()
-
-    def _check_that_it_reads(self) -> None:
-        if self._transport is not None and self._transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+        elif (
+            not self.is_free
+            and self._transport is not None
+            and self._transport.get_write_buffer_size() > _MOST_UNREAD_BYTES
+        ):
             self.abort("the peer asks for answers and does not read them")
 
     def _on_frame(self, frame: Frame) -> None:

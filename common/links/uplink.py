@@ -87,25 +87,19 @@ class Dialling:
 
 
 class HubAddress(LinkHandler):
-    """One address of a hub: keeps a link to it, and dials again whenever it is down.
-
-    Attributes:
-        link: the newest one.
-        why: why this address has no active link; empty while it has it.
-        instance: of the hub that answered last (`Hello.instance`); empty: none did.
-    """
+    """One address of a hub: keeps a link to it, and dials again whenever it is down."""
 
     def __init__(self, endpoint: Endpoint, uplink: "Uplink", handler: LinkHandler) -> None:
         super().__init__(handler.origin)
         self.endpoint = endpoint
-        self.link: Link | None = None
-        self.why = "not dialled yet"
+        self.link: Link | None = None  # the newest one
+        self.why = "not dialled yet"  # why this address has no active link; empty while it has it
         self.called, self.opened = handler.called, handler.opened  # type: ignore[method-assign]  # the hot path
         self._uplink, self._handler = uplink, handler
         self._certificate = b""  # the certificate with which the link was dialled
         self._failures = 0  # the dials in a row that were in vain
         self._must_move = False
-        self.instance = ""
+        self.instance = ""  # of the hub that answered last (`Hello.instance`); empty: none did
         self._duplicate_of: HubAddress | None = None  # another address that led to the same hub
         self._woken = asyncio.Event()
 
@@ -250,14 +244,7 @@ class HubAddress(LinkHandler):
 
 
 class Uplink:
-    """Keeps a process linked to the hub that leads. `run()` is its task.
-
-    Attributes:
-        addresses: the hubs', each with its link.
-        link: the active one.
-        since: the time at which the active link last came or went, in seconds since the epoch.
-        epoch: the highest one of a hub that is known.
-    """
+    """Keeps a process linked to the hub that leads. `run()` is its task."""
 
     def __init__(
         self,
@@ -268,20 +255,16 @@ class Uplink:
         leave: Callable[[Link], None] = lambda _former: None,
         epoch: int = 0,
     ) -> None:
-        """An uplink that has not dialled yet.
+        """An uplink that has not dialled yet. `epoch` is the highest one that was heard before.
 
-        Args:
-            endpoints: the hubs'.
-            handler: serves the active link. It hears `greeted` again when the hub of that link has a new epoch or mark.
-            dialling: makes the links.
-            leave: called with the former link, after a move. Whichever side opens the calls drains it then, because
-                only that side knows its last one.
-            epoch: the highest one that was heard before.
+        `handler` serves the active link. It hears `greeted` again when the hub of that link has a new epoch or mark.
+        After a move, `leave` is called with the former link. Whichever side opens the calls drains it then, because
+        only that side knows its last one.
         """
         self.addresses = [HubAddress(endpoint, self, handler) for endpoint in dict.fromkeys(endpoints)]
-        self.link: Link | None = None
-        self.since = time.time()
-        self.epoch = epoch
+        self.link: Link | None = None  # the active one
+        self.since = time.time()  # when the active link last came or went, in seconds since the epoch
+        self.epoch = epoch  # the highest one of a hub that is known
         self.is_draining = False
         self.dialling = dialling
         self._leader: HubAddress | None = None  # the address of the last active link

@@ -63,13 +63,10 @@ class RawTcp(asyncio.Protocol):
         on_flight: Callable[["RawTcp"], None] | None = None,
         on_lost: Callable[["RawTcp"], None] | None = None,
     ) -> None:
-        """A connection that is not made yet.
+        """A connection that is not made yet. `on_made` hears of the socket's connect, `on_lost` of an end before TLS.
 
-        Args:
-            on_made: called when the socket is connected.
-            on_flight: called when the client's first TLS record has come, or bytes that are not TLS. None on the
-                client's side.
-            on_lost: called if the connection ends before TLS.
+        `on_flight` is called when the client's first TLS record has come, or bytes that are not TLS; it is None on the
+        client's side.
         """
         self.transport: asyncio.Transport
         self._on_made = on_made

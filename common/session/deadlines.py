@@ -24,9 +24,6 @@ class Deadlines:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
     @property
     def first(self) -> float | None:
         """The earliest deadline, perhaps of a call that has ended."""

@@ -87,7 +87,7 @@ def test_deadlines_of_finished_calls_are_forgotten() -> None:
         if count % 1_000 == 0:
             pair.pump()
         pair.hub.session.cancel(number)
-        longest = max(longest, len(pair.hub.session._deadlines))
+        longest = max(longest, len(pair.hub.session._deadlines._heap))
     assert longest <= 64 + 2 * SMALL.max_streams + 1
 
 
