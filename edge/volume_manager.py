@@ -46,7 +46,7 @@ from edge.wanted.states import Publication
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
-_PATIENCE_S = 123.0  # after this time an event reports a volume that cannot be resolved (the kubelet's 2 min 3 s)
+_REPORT_AFTER_S = 123.0  # then an event reports a volume that cannot be resolved (the kubelet's 2 min 3 s)
 _RESTART_S = 10.0  # the wait before the restart of a task that failed because of a bug, so that it does not spin
 _READ_AGAIN_S = 10.0  # the interval of retries for objects that cannot be read from the disk
 _LEFTOVERS_S = 60.0  # the interval at which `Leftovers` checks directories from an earlier run, while there are any
@@ -54,9 +54,9 @@ _LEFTOVERS_S = 60.0  # the interval at which `Leftovers` checks directories from
 
 @dataclass(slots=True)
 class _UnresolvedVolume:
-    since: float  # the start of that, in seconds since the epoch
-    began_at: float  # the same by the monotonic clock
-    told: bool = False  # whether an event has reported it
+    since: float  # when it was first found unresolved, in seconds since the epoch
+    began_at: float  # the same time by the monotonic clock
+    is_reported: bool = False  # whether an event has reported the volume
 
 
 class VolumeManager:
@@ -64,13 +64,19 @@ class VolumeManager:
 
     def __init__(self, host: VolumeHost) -> None:
         self._host = host
-        self._objects, self._plugin, self._drivers = host.objects, host.plugin, host.drivers
-        self._facts, self._fencing, self._clock = host.facts, host.fencing, host.clock
-        self.wanted, self._users = host.wanted, host.users
-        host.changed, host.use_changed = self._tell_subscribers, self._tell_in_use
+        self._objects = host.objects
+        self._plugin = host.plugin
+        self._drivers = host.drivers
+        self._facts = host.facts
+        self._fencing = host.fencing
+        self._clock = host.clock
+        self.wanted = host.wanted
+        self._users = host.users
+        host.changed = self._tell_subscribers
+        host.use_changed = self._tell_in_use
         self._volumes: dict[VolumeKey, VolumeTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._held: dict[str, set[VolumeKey]] = {}  # by pod uid: the volumes that it wants now
+        self._wanted_by_pod: dict[str, set[VolumeKey]] = {}  # by pod uid: the volumes that the pod wants now
         self._leftovers = Leftovers(host, self._volumes)
         self._unresolved: dict[str, dict[str, _UnresolvedVolume]] = {}
         self._told_in_use: list[str] = []
@@ -91,15 +97,15 @@ class VolumeManager:
         self._objects.subscribe(self._objects_changed)
         self._drivers.subscribe(self._drivers_changed)
         await self._fencing.keep_only(key for key, volume in self._volumes.items() if volume.rows.device is not None)
-        # No key: a volume that goes by time has an attachment.
+        # No key: a volume with `fence` has an attachment, which already keeps other nodes off.
         acked = partial(self._host.in_use_acked, None)
         self._fencing.subscribe(self._fencing_changed, self._host.in_use_changed, acked)
-        if self._objects.ever_in_step:  # some may have been deleted while the agent did not run
+        if self._objects.ever_in_step:  # claims may have been deleted while the agent did not run
             self._forget_absent_claims(self._facts.claims())
         self._pods_changed(self.wanted.load(self._clock.monotonic()))
         for volume in list(self._volumes.values()):
-            self._spawn(volume)
-        self._look_at_trust()
+            self._run_task(volume)
+        self._update_in_step()
         self._start_cleaning()
 
     async def close(self, drain_s: float) -> None:
@@ -126,18 +132,21 @@ class VolumeManager:
         return [key for key, volume in self._volumes.items() if volume.use.is_reported and volume.use.is_sole]
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever `describe` may return something else, but for usage and health."""
+        """Call `callback` when the result of `describe` may have changed, except for usage and health."""
         self._subscribers.append(callback)
 
     def describe(self) -> list[PodVolumeStatus]:
-        mounts = self._mounts()
-        shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants, mounts)]
-        told = {(one.uid, one.driver, one.handle) for one in shown}
-        for left in self._leaving():
-            one = self._as_fenced(left)
-            if one is left or (one.uid, one.driver, one.handle) not in told:  # a fenced volume's pods still ask for it
-                shown.append(one)
-        return sorted(shown, key=lambda one: (one.namespace, one.pod, one.volume, one.pv, one.uid))
+        volumes_by_pod = self._volumes_by_pod()
+        live = [wants for wants in self.wanted.pods if not wants.pod.gone]
+        shown = [entry for wants in live for entry in self._describe(wants, volumes_by_pod)]
+        uses = {(entry.uid, entry.driver, entry.handle) for entry in shown}
+        for leaving in self._leaving():
+            entry = self._as_fenced(leaving)
+            is_fenced = entry is not leaving
+            # The pods of a fenced volume still ask for the volume, so `shown` may have the entry already.
+            if not is_fenced or (entry.uid, entry.driver, entry.handle) not in uses:
+                shown.append(entry)
+        return sorted(shown, key=lambda entry: (entry.namespace, entry.pod, entry.volume, entry.pv, entry.uid))
 
     def left_over(self) -> list[LeftOver]:
         """Return the mounts that no pod wants, and that the agent may not or cannot take down."""
@@ -146,46 +155,52 @@ class VolumeManager:
     def _leaving(self) -> Iterator[PodVolumeStatus]:
         for volume in self._volumes.values():
             yield from report_leaving(volume, self._host)
-        yield from (report_unreadable(one, self._started_at) for one in self._leftovers.shown)
+        yield from (report_unreadable(entry, self._started_at) for entry in self._leftovers.shown)
 
     def usage(self) -> dict[tuple[str, str], VolumeStats]:
-        # a thread may call it; if several pods have a claim, the usage is that of one mount, as a kubelet's
-        return {
-            (claim.namespace, claim.name): stats
-            for volume in list(self._volumes.values())
-            for target, stats in volume.upkeep.stats.copy().items()
-            if (want := volume.wants.get(target)) is not None and (claim := want.volume.claim) is not None
-        }
+        # A thread may call this, so it reads copies.
+        usage: dict[tuple[str, str], VolumeStats] = {}
+        for volume in list(self._volumes.values()):
+            for target, stats in volume.upkeep.stats.copy().items():
+                want = volume.wants.get(target)
+                claim = want.volume.claim if want is not None else None
+                if claim is not None:
+                    # If several pods have a claim, the usage is that of one mount, as with a kubelet.
+                    usage[claim.namespace, claim.name] = stats
+        return usage
 
     def describe_pods(self) -> list[PodStatus]:
-        mounts = self._mounts()
-        pods = [report_pod(wants, self._describe(wants, mounts)) for wants in self.wanted.pods if not wants.pod.gone]
-        return sorted(pods, key=lambda one: (one.namespace, one.name, one.uid))
+        volumes_by_pod = self._volumes_by_pod()
+        live = [wants for wants in self.wanted.pods if not wants.pod.gone]
+        pods = [report_pod(wants, self._describe(wants, volumes_by_pod)) for wants in live]
+        return sorted(pods, key=lambda pod: (pod.namespace, pod.name, pod.uid))
 
     def pod_states(self) -> list[PodState]:
-        mounts = self._mounts()
+        volumes_by_pod = self._volumes_by_pod()
         busy = {volume.doing[1].pod_uid for volume in self._volumes.values() if volume.doing is not None}
-        left = mounts.keys() | busy | {one.pod_uid for one in self._leftovers.shown}
-        return [self._pod_state(wants, mounts, left) for wants in self.wanted.pods]
+        occupied = volumes_by_pod.keys() | busy | {entry.pod_uid for entry in self._leftovers.shown}
+        return [self._pod_state(wants, volumes_by_pod, occupied) for wants in self.wanted.pods]
 
-    def _pod_state(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]], left: Collection[str]) -> PodState:
-        shown = [] if wants.pod.gone else self._describe(wants, mounts)
+    def _pod_state(
+        self, wants: PodWants, volumes_by_pod: Mapping[str, set[VolumeKey]], occupied: Collection[str]
+    ) -> PodState:
+        shown = [] if wants.pod.gone else self._describe(wants, volumes_by_pod)
         return PodState(
             pod=wants.pod,
             deleted=wants.deleted_at is not None,
-            left=wants.pod.uid in left,
-            volumes=told_volumes(wants, shown, self._publications(wants.pod.uid, mounts)),
+            left=wants.pod.uid in occupied,
+            volumes=told_volumes(wants, shown, self._publications(wants.pod.uid, volumes_by_pod)),
         )
 
-    def _describe(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]]) -> list[PodVolumeStatus]:
+    def _describe(self, wants: PodWants, volumes_by_pod: Mapping[str, set[VolumeKey]]) -> list[PodVolumeStatus]:
         resolved = [
             self._as_fenced(report_wanted(want, self._volumes.get(want.volume.key), self._host))
             for want in wants.volumes
         ]
-        mounted = {row.volume_name for row in self._publications(wants.pod.uid, mounts)}
-        since = self._unresolved.get(wants.pod.uid, {})
+        mounted = {row.volume_name for row in self._publications(wants.pod.uid, volumes_by_pod)}
+        known = self._unresolved.get(wants.pod.uid, {})
         return resolved + [
-            report_unresolved(wants, name, since[name].since if name in since else self._clock.time())
+            report_unresolved(wants, name, known[name].since if name in known else self._clock.time())
             for name in wants.unresolved
             if name not in mounted
         ]
@@ -194,15 +209,15 @@ class VolumeManager:
         key = VolumeKey(entry.driver, entry.handle)
         if not self._fencing.is_fenced(key):
             return entry
-        done = self._fencing.fenced(key) or "its file system is being shut down"
-        return replace(entry, state="fenced", error=f"no answer of the hub in time, so the agent fenced it: {done}")
+        progress = self._fencing.fenced(key) or "its file system is being shut down"
+        return replace(entry, state="fenced", error=f"no answer of the hub in time, so the agent fenced it: {progress}")
 
-    def _publications(self, uid: str, mounts: Mapping[str, set[VolumeKey]]) -> Iterator[Publication]:
-        for key in mounts.get(uid, ()):
+    def _publications(self, uid: str, volumes_by_pod: Mapping[str, set[VolumeKey]]) -> Iterator[Publication]:
+        for key in volumes_by_pod.get(uid, ()):
             yield from (row for row in self._volumes[key].rows.publications.values() if row.pod_uid == uid)
 
-    def _mounts(self) -> dict[str, set[VolumeKey]]:
-        # by pod uid: the volumes that it has, or may have
+    def _volumes_by_pod(self) -> dict[str, set[VolumeKey]]:
+        # by pod uid: the volumes that the pod has, or may have
         found: defaultdict[str, set[VolumeKey]] = defaultdict(set)
         for key, volume in self._volumes.items():
             for target in volume.rows.publications:
@@ -220,11 +235,11 @@ class VolumeManager:
             return
         self._forget_absent_claims(changed)
         self._pods_changed(self.wanted.update(changed, self._clock.monotonic()))
-        self._look_at_trust()
+        self._update_in_step()
 
     def _forget_absent_claims(self, refs: Iterable[Ref]) -> None:
         for ref in refs:
-            with contextlib.suppress(OSError):  # it may exist
+            with contextlib.suppress(OSError):  # an unreadable claim may exist
                 if ref.kind == "PersistentVolumeClaim" and self._objects.get(ref) is None:
                     self._facts.forget_claim(ref.namespace, ref.name)
 
@@ -235,7 +250,8 @@ class VolumeManager:
         before = self._driver_states
         self._driver_states = {key.driver: self._state_of(key.driver) for key in self._volumes}
         for volume in list(self._volumes.values()):
-            name = volume.key.driver  # a driver that restarts must not reset the back-off of other drivers' volumes
+            name = volume.key.driver
+            # A driver that restarts must not reset the back-off of other drivers' volumes.
             if self._driver_states[name] != before[name]:
                 volume.retry()
 
@@ -245,26 +261,26 @@ class VolumeManager:
 
     def _pods_changed(self, uids: Collection[str]) -> None:
         touched: set[VolumeKey] = set()
-        mounts = self._mounts() if uids else {}
+        volumes_by_pod = self._volumes_by_pod() if uids else {}
         for uid in uids:
             wants = self.wanted.of(uid)
             alive = wants if wants is not None and not wants.pod.gone else None
             keys = {want.volume.key for want in alive.volumes} if alive is not None else set()
-            before = self._held.pop(uid, set())
+            before = self._wanted_by_pod.pop(uid, set())
             for key in before - keys:
                 self._users[key].discard(uid)
             for key in keys:
                 self._users[key].add(uid)
             if keys:
-                self._held[uid] = keys
-            touched |= before | keys | mounts.get(uid, set())
+                self._wanted_by_pod[uid] = keys
+            touched |= before | keys | volumes_by_pod.get(uid, set())
             self._note_unresolved(uid, alive)
         for key in touched:
             self._update_wants(key)
         self._wake_for_pods()
         if uids:
             self._start_cleaning()
-            self._tell_unresolved()
+            self._report_unresolved()
             self._tell_in_use()
             self._tell_subscribers()
 
@@ -282,38 +298,39 @@ class VolumeManager:
         self._tell_subscribers()
 
     def _tell_fenced(self, key: VolumeKey) -> None:
-        if done := self._fencing.fenced(key):
+        if report := self._fencing.fenced(key):
             for wants in filter(None, map(self.wanted.of, sorted(self._users.get(key, ())))):
                 for want in wants.volumes:
                     if want.volume.key == key:
-                        text = f'volume "{want.volume.name}" was fenced, because the hub did not answer: {done}'
+                        text = f'volume "{want.volume.name}" was fenced, because the hub did not answer: {report}'
                         self._facts.tell_pod(wants.pod, "Fenced", text)
 
     def _update_wants(self, key: VolumeKey) -> None:
         users = () if self._fencing.is_fenced(key) else sorted(self._users[key])
-        wants = {
-            target_for(want): want
-            for uid in users
-            if (found := self.wanted.of(uid)) is not None
-            for want in found.volumes
-            if want.volume.key == key and self._may_begin(found, want)
-        }
+        wants = {}
+        for uid in users:
+            pod = self.wanted.of(uid)
+            if pod is None:
+                continue
+            for want in pod.volumes:
+                if want.volume.key == key and self._may_begin(pod, want):
+                    wants[target_for(want)] = want
         if not self._users[key]:
             del self._users[key]
         if wants or key in self._volumes:
             volume = self._volume(key)
             volume.want(wants)
-            self._spawn(volume)
+            self._run_task(volume)
 
     def _may_begin(self, wants: PodWants, want: PodVolume) -> bool:
-        # a pod being deleted gets no new one (the kubelet's populator)
+        # A pod that is being deleted gets no new volume (the kubelet's populator).
         task = self._volumes.get(want.volume.key)
         target = target_for(want)
         return wants.ends_at is None or (
             task is not None and (target in task.wants or target in task.rows.publications)
         )
 
-    def _spawn(self, volume: VolumeTask) -> None:
+    def _run_task(self, volume: VolumeTask) -> None:
         if not self._running or volume.running:
             return
         volume.running = True
@@ -327,13 +344,13 @@ class VolumeManager:
         if task.cancelled() or task.exception() is not None:
             if not task.cancelled():  # a closing loop cancels all tasks, and a new one would be left in it
                 log.error("the task of volume %s failed", volume.key, exc_info=task.exception())
-            self._set_timer(f"restart {volume.key}", _RESTART_S, lambda: self._spawn(volume))
+            self._set_timer(f"restart {volume.key}", _RESTART_S, lambda: self._run_task(volume))
         elif not volume.is_over:
-            self._spawn(volume)  # a pod wanted it again while `run` ended
+            self._run_task(volume)  # a pod wanted it again while `run` ended
         elif self._volumes.get(volume.key) is volume:
             del self._volumes[volume.key]
-            if self._fencing.is_held(volume.key):  # for a staging which never came
-                self._start_work(self._let_go_unless_wanted(volume.key), f"let go {volume.key}")
+            if self._fencing.is_held(volume.key):  # held for a staging that never happened
+                self._run_in_background(self._let_go_unless_wanted(volume.key), f"let go {volume.key}")
             self._tell_in_use()
             self._start_cleaning()
         self._tell_subscribers()
@@ -351,7 +368,7 @@ class VolumeManager:
     # ---- time --------------------------------------------------------------------------------------------------------
 
     def _set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
-        # it replaces an earlier one of this name
+        # Replaces an earlier timer of this name.
         if not self._running:
             return
         old = self._timers.pop(name, None)
@@ -365,9 +382,11 @@ class VolumeManager:
         self._timers[name] = self._clock.call_later(delay_s, ring)
 
     def _wake_for_pods(self) -> None:
-        wanted, now = self.wanted, self._clock.monotonic
-        if (until := wanted.next_end()) is not None:
-            delay_s = max(until - now(), 0.0) + 0.001  # a timer may fire a moment early
+        wanted = self.wanted
+        now = self._clock.monotonic
+        ends_at = wanted.next_end()
+        if ends_at is not None:
+            delay_s = max(ends_at - now(), 0.0) + 0.001  # a timer may fire a moment early
             self._set_timer("grace", delay_s, lambda: self._pods_changed(wanted.expire(now())))
         if wanted.has_unread and "read again" not in self._timers:  # a further change must not postpone the retry
             self._set_timer("read again", _READ_AGAIN_S, lambda: self._pods_changed(wanted.read_again(now())))
@@ -378,27 +397,28 @@ class VolumeManager:
             new = _UnresolvedVolume(self._clock.time(), self._clock.monotonic())
             self._unresolved[uid] = {name: old.get(name) or replace(new) for name in wants.unresolved}
 
-    def _tell_unresolved(self) -> None:
-        now, next_s = self._clock.monotonic(), None
+    def _report_unresolved(self) -> None:
+        now = self._clock.monotonic()
+        next_s = None
         for uid, names in self._unresolved.items():
             wants = self.wanted.of(uid)
             assert wants is not None
-            for name, one in names.items():
-                left_s = 0.0 if name in wants.refused else one.began_at + _PATIENCE_S - now
-                if one.told:
+            for name, volume in names.items():
+                if volume.is_reported:
                     continue
+                left_s = 0.0 if name in wants.refused else volume.began_at + _REPORT_AFTER_S - now
                 if left_s <= 0:
-                    one.told = True
+                    volume.is_reported = True
                     message = f"Unable to attach or mount volumes: {name or 'all'}: {wants.unresolved[name]}"
                     self._facts.tell_pod(wants.pod, "FailedMount", message)
                 else:
                     next_s = left_s if next_s is None else min(next_s, left_s)
         if next_s is not None:
-            self._set_timer("unresolved", max(next_s, 1.0), self._tell_unresolved)
+            self._set_timer("unresolved", max(next_s, 1.0), self._report_unresolved)
 
-    # ---- trust -------------------------------------------------------------------------------------------------------
+    # ---- in step -----------------------------------------------------------------------------------------------------
 
-    def _look_at_trust(self) -> None:
+    def _update_in_step(self) -> None:
         # Some steps wait until the store is complete, also on a new link.
         if self._objects.in_step == self._is_in_step:
             return
@@ -430,7 +450,7 @@ class VolumeManager:
 
     def _start_cleaning(self) -> None:
         if self._leftovers and self._running:
-            self._start_work(self._clean(), "clean leftovers")
+            self._run_in_background(self._clean(), "clean leftovers")
 
     async def _clean(self) -> None:
         await self._leftovers.look()
@@ -438,12 +458,12 @@ class VolumeManager:
         if self._leftovers:  # a person may repair or unmount it meanwhile
             self._set_timer("leftovers", _LEFTOVERS_S, self._start_cleaning)
 
-    def _start_work(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._work_ended)
+        task.add_done_callback(self._background_ended)
 
-    def _work_ended(self, task: asyncio.Task[None]) -> None:
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("%s failed", task.get_name(), exc_info=task.exception())
