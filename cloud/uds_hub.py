@@ -29,7 +29,7 @@ from cloud.calls.call import Call, Calls
 from cloud.calls.refusals import Refusals
 from cloud.leadership.incarnation import Incarnation
 from cloud.peer_ends import PeerTerm
-from cloud.proxy.driver_settings import Mode
+from cloud.proxy.driver_settings import OF_NODES, Mode
 from cloud.records.records import Records
 from cloud.trust import audit
 from cloud.trust.admission import Admitted, Role, admit, certified
@@ -54,7 +54,7 @@ _LEASE_CHECK_INTERVAL_S = 0.1  # one read of the Lease answers all pings receive
 _CALLERS = frozenset({Role.DRIVER, Role.OPERATOR})  # the roles that may call drivers
 
 # The placements that proxy drivers of one driver cannot have at the same time.
-_OPPOSITES = {"local": Mode.SHARED, "shared": Mode.LOCAL}
+_OPPOSITES: dict[str, frozenset[Mode]] = {Mode.SHARED: OF_NODES, **{it: frozenset({Mode.SHARED}) for it in OF_NODES}}
 
 
 class Hub(LinkHandler):
@@ -169,9 +169,10 @@ class Hub(LinkHandler):
             shown = wanted.placement[:_SHOWN_CHARS]
             why = f"this hub knows the placements {', '.join(Mode)}, not {shown!r}; a newer hub may know it"
             raise HandshakeRefused(Reason.PROTOCOL_ERROR, why)
-        opposite = _OPPOSITES.get(wanted.placement)
+        opposites = _OPPOSITES.get(wanted.placement, ())
         namesakes = (link.context for link in self._links if link.peer.name == wanted.name)
-        if opposite and any(peer.role is Role.DRIVER and peer.placement == opposite for peer in namesakes):
+        drivers = (peer.placement for peer in namesakes if peer.role is Role.DRIVER)
+        if opposite := next((placement for placement in drivers if placement in opposites), ""):
             raise HandshakeRefused(
                 Reason.CONFLICT,
                 f"a proxy driver of {wanted.name} with --placement={opposite} is connected, and this one has "

@@ -29,7 +29,7 @@ from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.inventory import Inventories
 from cloud.placement.pages import ListPages
 from cloud.placement.route import is_local, read_info, route
-from cloud.proxy.driver_settings import Mode
+from cloud.proxy.driver_settings import OF_NODES, Mode
 from cloud.sources.source import Source
 from common.csi.reports import DriverReport
 from common.observe.metrics import Metrics
@@ -111,7 +111,7 @@ class Placement:
         """
         elections, fleet = self.elections, self.fleets.of(driver)
         # A call of another placement, or of an operator, must not run beside calls of an elected node.
-        is_elected = mode != Mode.LOCAL and (driver in elections.drivers or (not mode and elections.had(driver)))
+        is_elected = mode not in OF_NODES and (driver in elections.drivers or (not mode and elections.had(driver)))
         if mode == Mode.SHARED or is_elected:
             elections.want(driver)
             mode = Mode.SHARED

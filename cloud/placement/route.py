@@ -32,7 +32,7 @@ from cloud.nodes.fleet import Fleet, Member
 from cloud.placement import page_tokens
 from cloud.placement.decisions import AskAll, CallInfo, Keeping, Route, Segment, View
 from cloud.placement.find import ListsNeeded, can_list, find, only_node
-from cloud.proxy.driver_settings import Mode
+from cloud.proxy.driver_settings import OF_NODES, Mode
 from common.errors import (
     CallError,
     knowledge_lost,
@@ -56,7 +56,7 @@ def is_local(fleet: Fleet, named_node: str, mode: str) -> bool:
     """Whether the hub has to find the node: the caller names none, and each node has volumes of its own."""
     if named_node or mode in {Mode.PINNED, Mode.SHARED}:
         return False
-    return mode == Mode.LOCAL or fleet.has_topology
+    return mode in OF_NODES or fleet.has_topology
 
 
 def read_info(driver: str, method: str, request: bytes, *, named_node: str, mode: str, fleet: Fleet) -> CallInfo:
@@ -429,6 +429,6 @@ def _routes(info: CallInfo, fleet: Fleet, nodes: Iterable[str]) -> tuple[Route, 
 def _segment(member: Member | None, mode: str) -> Segment:
     if member is not None and member.lacks_topology:
         return Segment.ADDED
-    if member is not None and member.segments and mode == Mode.LOCAL:
+    if member is not None and member.segments and mode in OF_NODES:
         return Segment.MISSING
     return Segment.AS_IS

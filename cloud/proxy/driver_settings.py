@@ -19,6 +19,9 @@ class Mode(StrEnum):
     SHARED = "shared"
 
 
+OF_NODES = frozenset({Mode.LOCAL})  # each node has storage of its own
+NOT_WITH_NODEID = OF_NODES | {Mode.SHARED}  # the hub chooses the node of each call
+
 MAX_CONNECTIONS = 1024  # the default of `--max-connections`
 
 
@@ -40,6 +43,6 @@ class DriverSettings(ProcessSettings):
         super().__post_init__()
         for endpoint in self.hub_endpoint:
             self.check_dial("--hub-endpoint", endpoint)
-        if self.placement in {Mode.LOCAL, Mode.SHARED} and self.nodeid is not None:
+        if self.placement in NOT_WITH_NODEID and self.nodeid is not None:
             why = "every call goes to --nodeid; leave one of the two away"
             raise SettingsError("--placement", self.placement, why)

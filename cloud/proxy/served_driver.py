@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloud.proxy.driver_settings import Mode
+from cloud.proxy.driver_settings import NOT_WITH_NODEID, Mode
 from common.parsers import FileMode, driver_name, node_name, octal_mode, unix_path
 
 
@@ -33,7 +33,7 @@ def served_driver(text: str) -> ServedDriver:
     placement = options.get("placement", Mode.AUTO)
     if placement not in [*Mode]:
         raise ValueError(f"placement must be one of {', '.join(Mode)}")
-    if placement in {Mode.LOCAL, Mode.SHARED} and "nodeid" in options:
+    if placement in NOT_WITH_NODEID and "nodeid" in options:
         raise ValueError(f"placement={placement} and nodeid exclude each other: every call goes to nodeid")
     return ServedDriver(
         driver_name(name),
