@@ -467,7 +467,7 @@ class Call(Account, Receiver):
             self._end_attempt(in_doubt=False)
         elif message is not None and self._route.keeping is Keeping.LATE and not self._read(message):
             self._attempt = None
-            claims.record_untaken(info.driver, attempt, node, self._made.things)
+            claims.record_unacknowledged(info.driver, attempt, node, self._made.things)
         else:
             self._end_attempt(in_doubt=True)
 

@@ -1,26 +1,28 @@
 """The claims: the books of all drivers, written through to the records.
 
+The records hold these rows:
+
 kind       key                    body
-claim      driver, name           as of `claim`
+claim      driver, name           see `cloud.claims.claim`
 claim      driver, `Node n1`      state (`Mark`), node
 election   driver                 node, epoch, since, why (`Elected`)
 
-One process has the books, in one event loop. So a decision and the change that follows from it without an await between
-are one step: no other call of this hub can come between, and the records keep other hubs out.
+One process holds the books, in one event loop. So a decision and its change are one step if no await lies between. The
+records keep other hubs out.
 
 Rules:
 
-* Memory gets each change at once. `_write` returns its write, for callers that wait; `_put` is retried.
-* A failed write may have written the first few of its records. Each write orders them so that this is safe, and a
-  comment says why where that is not plain.
+* Memory changes at once. `_write` returns the write, so a caller can wait for it. `_put` returns nothing, and the
+  records retry it.
+* A failed write may have written the first few of its rows. Each write is ordered so that any prefix of it is safe.
 * A call that the hub places is in the records before it is sent, and its final answer before the caller gets it. So a
   name costs two writes, and one more when its thing is deleted. If the second one fails, the name stays open in the
   records, and the caller asks again.
-* A create that the caller pins to a node waits for none. The records get it only if its outcome is in doubt, or if
+* A create that the caller pins to a node waits for no write. The records get it only if its outcome is in doubt, or if
   nobody took its answer. Until then only memory has it, and a killed hub forgets it. That is safe as long as the caller
   pins all creates of a name to one node.
 * A claim that the records have as open is in doubt when the hub starts.
-* Lists are in no record: an id that only a list tells is found again once its node has listed again. Until then the
+* No record holds a list. After a restart, an id that only a list named is unknown until its node lists again; the
   node's mark says that it had some.
 """
 
@@ -57,23 +59,26 @@ class Claims:
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """All of placement goes by these two clocks. Raises SettingsError: a record cannot be read."""
-        self.now, self.monotonic, self._records = now, monotonic, records
+        """All modules of `placement` use these two clocks. Raises SettingsError if a record cannot be read."""
+        self.now = now
+        self.monotonic = monotonic
+        self._records = records
         # the last election of each driver, as it is known to be in the records.
         self.elections = dict(records.take(RecordKind.ELECTION, _read_election))
         self._books: defaultdict[str, Book] = defaultdict(Book)
         # By driver and node: the names that `forget` changed in memory, and whose old rows the records may still have.
         self._outdated_rows: dict[tuple[str, str], set[str]] = {}
         self._recent = Recent(now())
-        found = records.take(RecordKind.CLAIM, _read)
-        for key, _, it in found:
-            if isinstance(it, Claim):
-                self._load(self._books[key[0]], it)
+        rows = records.take(RecordKind.CLAIM, _read)
+        for key, _, content in rows:
+            if isinstance(content, Claim):
+                self._load(self._books[key[0]], content)
             else:
-                self._books[key[0]].mark(*it)
+                self._books[key[0]].mark(*content)
         # Rewrite a row whose thing stands in a newer row, else the thing comes back when the newer row is deleted.
-        for key, body, _ in found:
-            if (present := self._record(key)).body != body:
+        for key, body, _ in rows:
+            present = self._record(key)
+            if present.body != body:
                 records.put(present)
         records.watch(RecordKind.CLAIM, self._record, self._adopt)
         records.watch(RecordKind.ELECTION, lambda key: _election_record(key[0], self.elections.get(key[0])))
@@ -82,13 +87,13 @@ class Claims:
 
     def book(self, driver: str) -> Book:
         """A driver's book. Change it by the methods of this class."""
-        return self._books.get(driver) or Book()
+        return self._books.get(driver) or Book()  # an empty book, not kept: a question must not create one
 
     def knows(self, node: str, driver: str = "") -> bool:
         return any(
-            book.concerns(node) or (its, node) in self._outdated_rows
-            for its, book in self._books.items()
-            if driver in ("", its)
+            book.concerns(node) or (name, node) in self._outdated_rows
+            for name, book in self._books.items()
+            if driver in ("", name)
         )
 
     def existing(self) -> list[Place]:
@@ -136,7 +141,7 @@ class Claims:
         return book.begin(name, node, self.now(), lease_s=lease_s, machine=machine)
 
     def claim(self, driver: str, attempt: Attempt) -> "asyncio.Future[None] | None":
-        """Let the records show that the call is open. Returns the write, for `confirm`; None: they do."""
+        """Write that the call is open. Returns the write, for `confirm`, or None if the records already say so."""
         claim = attempt.claim
         claim.is_kept = True
         return None if claim.is_confirmed else self._write(driver, [claim])
@@ -148,8 +153,7 @@ class Claims:
             CallError: the records do not show that the call is open, or the name is no longer the node's.
         """
         claim = attempt.claim
-        if write.exception() is not None:
-            self.check(write)
+        self.check(write)
         if self.book(driver).claims.get(claim.name) is not claim:
             why = f"edge node {claim.node} was forgotten, or another one took over, while the call waited; retry it"
             raise no_place(driver, claim.name, why)
@@ -157,13 +161,17 @@ class Claims:
 
     def end_attempt(self, driver: str, attempt: Attempt, *, in_doubt: bool | None) -> None:
         """Count the end of a call (`Book.end_attempt`). The records learn of a new doubt, or that the name is free."""
-        book, claim = self._books[driver], attempt.claim
-        was_kept, is_ours = claim.is_kept, book.claims.get(claim.name) is claim
+        book = self._books[driver]
+        claim = attempt.claim
+        was_kept = claim.is_kept
+        is_ours = book.claims.get(claim.name) is claim
         book.end_attempt(attempt, in_doubt=in_doubt)
-        if is_ours and claim.in_doubt and not claim.is_confirmed:
+        if not is_ours:
+            return
+        has_new_doubt = claim.in_doubt and not claim.is_confirmed
+        if has_new_doubt:
             claim.is_kept = True
-            self._put(driver, claim)
-        elif is_ours and was_kept and not claim.is_kept:
+        if has_new_doubt or (was_kept and not claim.is_kept):
             self._put(driver, claim)
 
     def free(self, driver: str, names: Iterable[str]) -> None:
@@ -180,16 +188,20 @@ class Claims:
         return self._records.write([self._record((driver, name)) for name in names])
 
     def check(self, write: "asyncio.Future[None]", driver: str = "", claim: Claim | None = None) -> None:
-        """Check a write that has ended. With a claim, it may be that of `record_made`.
+        """Check a write that has ended.
+
+        Pass `claim` after `record_made`: if its node was forgotten meanwhile, the claim's row is overwritten.
 
         Raises:
-            CallError: it has failed. The records have the claim as open, and things as they were.
+            CallError: the write has failed. The records have the claim as open, and things as they were.
         """
         error = write.exception()
         if error is None:
             return
-        if claim is not None and (present := self.book(driver).claims.get(claim.name)) not in (None, claim):
-            self._put(driver, present)  # the node was forgotten meanwhile: overwrite the open row
+        if claim is not None:
+            present = self.book(driver).claims.get(claim.name)
+            if present is not None and present is not claim:
+                self._put(driver, present)
         if isinstance(error, WriteFailed):
             raise _not_kept(error) from error
         raise error
@@ -200,34 +212,40 @@ class Claims:
         self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]
     ) -> "asyncio.Future[None]":
         """End a call that has made things, and record these. Returns the write, for `check`."""
-        book, claim, touched = self._books[driver], attempt.claim, list[Claim]()
+        book = self._books[driver]
+        claim = attempt.claim
+        touched = list[Claim]()
         for thing in things:
-            old = book.ids.get(thing, {}).get(node)
-            since = old.since if old is not None and not old.gone else book.listed.get(thing, {}).get(node, self.now())
+            since = _first_seen(book, thing, node, self.now())
             touched += book.put(claim.name, thing, node, Id(claim.name, since))
         if things:
             book.end_attempt(attempt, in_doubt=False)
         else:
             self.end_attempt(driver, attempt, in_doubt=True)
-        for it in touched:
-            book.index(it)
+        for changed in touched:
+            book.index(changed)
         if len(touched) > 1:
-            # Those that have lost a thing come first: until the last write, the name is open at the node.
-            touched.sort(key=lambda it: it.name == claim.name)
+            # The claims that lost a thing are written first. Until this claim's own row is written, the records show
+            # its name as open at the node.
+            touched.sort(key=lambda changed: changed.name == claim.name)
         return self._write(driver, touched)
 
     def note_new(self, driver: str, node: str, method: str, answer: bytes) -> None:
         """Note a create's answer that names things which the book does not keep, for the leak audit."""
         self._recent.add(driver, node, method, answer, self.now())
 
-    def record_untaken(self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]) -> None:
-        """End a call whose success nobody has taken, and record its things soon.
+    def record_unacknowledged(self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]) -> None:
+        """End a call whose success the caller has not acknowledged, and record its things soon.
 
         If there are none, or if they may have been deleted since the call began, the call is in doubt.
         """
-        book, claim, touched = self._books[driver], attempt.claim, list[Claim]()
-        known = [its for thing in things if (its := book.ids.get(thing, {}).get(node)) is not None]
-        is_gone = book.deletions != attempt.deletions or any(its.gone > claim.since for its in known)
+        book = self._books[driver]
+        claim = attempt.claim
+        touched = list[Claim]()
+        is_gone = book.deletions != attempt.deletions
+        for thing in things:
+            stored = book.ids.get(thing, {}).get(node)
+            is_gone |= stored is not None and stored.gone > claim.since
         if not things or is_gone or book.claims.get(claim.name) is not claim:
             self.end_attempt(driver, attempt, in_doubt=True)
             return
@@ -235,34 +253,38 @@ class Claims:
             if node not in book.makers(thing):
                 touched += book.put(claim.name, thing, node, Id(claim.name, self.now()))
         self.end_attempt(driver, attempt, in_doubt=False)
-        for it in touched:
-            book.index(it)
-            self._put(driver, it)
+        for changed in touched:
+            book.index(changed)
+            self._put(driver, changed)
 
     def record_deleted(
         self, driver: str, node: str, things: Iterable[Thing], *, settles: bool
     ) -> "asyncio.Future[None]":
         """Record that a node has deleted things. Returns the write, for `check`.
 
-        `settles` is set for an operator's deletion. If other nodes have the id too, and this node has sent a list, and
-        has the id by that list at most, only the list entry goes. No deletion is recorded, so the id is the other
-        nodes' alone.
+        `settles`: an operator orders the deletion. If other nodes have the id too, and this node has it from a list at
+        most, only its list entry goes and no deletion is recorded: the id then belongs to the other nodes.
 
         An id that the node was not known to have is not recorded if it is too long, or if the driver had `MOST_GONE`
         deletions within the last hour: callers can invent any number of ids.
         """
-        book, now, touched, is_unlisted = self._books[driver], self.now(), list[Claim](), False
+        book = self._books[driver]
+        now = self.now()
+        touched = list[Claim]()
+        is_unlisted = False
         for thing in things:
-            its, is_listed = book.ids.get(thing, {}).get(node), node in book.listed.get(thing, ())
-            if its is None and not is_listed and (len(thing.id) > LONGEST_CHARS or book.gone_since > now - GONE_S):
+            old = book.ids.get(thing, {}).get(node)
+            is_listed = node in book.listed.get(thing, ())
+            if old is None and not is_listed and (len(thing.id) > LONGEST_CHARS or book.gone_since > now - GONE_S):
                 continue
-            is_by_lists = its is None and (is_listed or (node, thing.kind) in book.lists)
+            is_by_lists = old is None and (is_listed or (node, thing.kind) in book.lists)
             is_unlisted |= book.unlist(thing, node)
             if settles and is_by_lists and any(book.has(thing, other) for other in book.nodes if other != node):
                 continue
-            name, since = (its.name, its.since) if its is not None else (deletion_of(thing), now)
-            touched += book.put(name, thing, node, Id(name, since, gone=now))
-        for claim in [*touched, *(purged := book.purge(now - GONE_S))]:
+            deleted = Id(deletion_of(thing), now, gone=now) if old is None else Id(old.name, old.since, gone=now)
+            touched += book.put(deleted.name, thing, node, deleted)
+        purged = book.purge(now - GONE_S)
+        for claim in [*touched, *purged]:
             book.index(claim)
         for claim in purged:
             self._put(driver, claim)
@@ -276,10 +298,10 @@ class Claims:
     ) -> None:
         """Replace a node's list of one kind. An id that was deleted since `began` stays deleted.
 
+        `began` and `at` are when the list was asked for, in wall-clock and in monotonic seconds.
+
         A list with ids that no claim has counts once the records have the node's mark: else a hub that ends could
         forget that the node had things.
-
-        `at` is the same moment on the monotonic clock (`Book.lists`).
 
         Raises:
             CallError: the lists of the node are too large together (`MOST_LISTED_BYTES`), or the mark cannot be
@@ -292,17 +314,20 @@ class Claims:
         try:
             await _written(self._records.write([_mark_record(driver, node, Mark.LISTED)]))
             self._take_list(driver, node, kind, things, began=began, at=at)
-        finally:  # a claim may have the ids by now, and the write may go on without its caller
+        finally:
+            # The mark may be stale: a claim may have taken the ids, or the caller was cancelled and the write goes on.
             self._put_mark(driver, node)
 
     def _take_list(
         self, driver: str, node: str, kind: str, things: Collection[Thing], *, began: float, at: float
     ) -> None:
-        book, now = self._books[driver], self.now()
+        book = self._books[driver]
+        now = self.now()
         before = {thing for thing in book.listed_by(node) if thing.kind == kind}
-        told = {thing for thing in things if book.may_list(thing, node, began)}
-        new, old = told - before, before - told
-        held = listed_bytes(thing for its in self._books.values() for thing in its.listed_by(node))
+        after = {thing for thing in things if book.may_list(thing, node, began)}
+        new = after - before
+        old = before - after
+        held = listed_bytes(thing for drivers_book in self._books.values() for thing in drivers_book.listed_by(node))
         size = held - listed_bytes(old) + listed_bytes(new)
         if size > MOST_LISTED_BYTES:
             raise CallError(f"the lists of this node have {size} bytes, and {MOST_LISTED_BYTES} is the limit")
@@ -312,9 +337,9 @@ class Claims:
         for thing in old:
             book.unlist(thing, node)
         book.lists[node, kind] = at
-        for claim in revived:  # `put`: the next list tells it again
+        for claim in revived:
             book.index(claim)
-            self._put(driver, claim)
+            self._put(driver, claim)  # without a wait: the next list names the thing again
         if book.mark_lists(node):
             self._put_mark(driver, node)
 
@@ -325,40 +350,46 @@ class Claims:
 
         Memory forgets when this is called; the coroutine waits for the records.
 
-        If it had things, the hub notes that (`Mark.FORGOTTEN`), unless they are given up: then it drops such a note.
+        If the node had things, the hub marks it (`Mark.FORGOTTEN`). If they are given up, it drops such a mark instead.
 
         Raises:
-            CallError: the records still have some of it. They lose it as soon as they can be written, or with
+            CallError: the records still have some of the rows. They lose them as soon as they can be written, or with
                 the next such order.
         """
-        noted, rows, dropped = list[Change](), list[Change](), list[Change]()
+        set_marks = list[Change]()
+        rows = list[Change]()
+        dropped_marks = list[Change]()
         names: dict[str, set[str]] = {}
-        for its, book in self._books.items():
-            if driver not in ("", its):
+        for driver_name, book in self._books.items():
+            if driver not in ("", driver_name):
                 continue
             claims, had = book.forget(node)
             mark = Mark.FORGOTTEN if had and not is_given_up else None
             book.mark(node, mark)
             # Also if it is empty: the hub knows the node until the records have the change (`knows`).
-            outdated = self._outdated_rows.setdefault((its, node), set())
-            names[its] = {claim.name for claim in claims} | outdated
-            rows += [self._record((its, name)) for name in names[its]]
-            (dropped if mark is None else noted).append(_mark_record(its, node, mark))
+            outdated = self._outdated_rows.setdefault((driver_name, node), set())
+            names[driver_name] = {claim.name for claim in claims} | outdated
+            rows += [self._record((driver_name, name)) for name in names[driver_name]]
+            mark_record = _mark_record(driver_name, node, mark)
+            if mark is None:
+                dropped_marks.append(mark_record)
+            else:
+                set_marks.append(mark_record)
         # The mark is set first and dropped last: while it stands, no call is told that the node's things do not exist.
-        write = self._records.write([*noted, *rows, *dropped])
+        write = self._records.write([*set_marks, *rows, *dropped_marks])
         write.add_done_callback(partial(self._forgot, node, names))
         return _written(write)
 
     def _forgot(self, node: str, names: Mapping[str, set[str]], write: "asyncio.Future[None]") -> None:
         is_written = not write.cancelled() and write.exception() is None
-        for driver, its in names.items():
-            left = self._outdated_rows.pop((driver, node), set())
-            left = left - its if is_written else left | its
-            if left or not is_written:
-                self._outdated_rows[driver, node] = left
+        for driver, forgotten_names in names.items():
+            outdated = self._outdated_rows.pop((driver, node), set())
+            outdated = outdated - forgotten_names if is_written else outdated | forgotten_names
+            if outdated or not is_written:
+                self._outdated_rows[driver, node] = outdated
             if not is_written:
                 self._put_mark(driver, node)
-                for name in its:
+                for name in forgotten_names:
                     self._put_name(driver, name)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
@@ -372,10 +403,12 @@ class Claims:
         return Change(RecordKind.CLAIM, key, claim.body() if claim is not None else None)
 
     def _write(self, driver: str, claims: Collection[Claim]) -> "asyncio.Future[None]":
-        present, changes = self._books[driver].claims, dict[str, Change]()
+        present = self._books[driver].claims
+        changes = dict[str, Change]()
         for claim in claims:
             claim.has_row = True
-            if (name := claim.name) not in changes:
+            name = claim.name
+            if name not in changes:
                 body = present[name].body() if name in present else None
                 changes[name] = Change(RecordKind.CLAIM, (driver, name), body)
         return self._records.write(changes.values())
@@ -385,7 +418,8 @@ class Claims:
             self._put_name(driver, claim.name)
 
     def _put_name(self, driver: str, name: str) -> None:
-        if (claim := self.book(driver).claims.get(name)) is not None:
+        claim = self.book(driver).claims.get(name)
+        if claim is not None:
             claim.has_row = True
         self._records.put(self._record((driver, name)))
 
@@ -413,17 +447,28 @@ class Claims:
     def _load(self, book: Book, claim: Claim) -> None:
         ids, claim.ids = claim.ids, {}
         book.claims[claim.name] = claim
-        for (thing, node), its in ids.items():
-            other = book.ids.get(thing, {}).get(node)  # if two rows have it, the removal of the older one has failed
-            if other is None or (its.gone or math.inf) >= (other.gone or math.inf):
-                for changed in book.put(claim.name, thing, node, its):
+        for (thing, node), loaded in ids.items():
+            # If two rows have a thing, the removal of one has failed. An existing thing wins over a deleted one, and
+            # the later deletion over the earlier.
+            other = book.ids.get(thing, {}).get(node)
+            if other is None or (loaded.gone or math.inf) >= (other.gone or math.inf):
+                for changed in book.put(claim.name, thing, node, loaded):
                     book.index(changed)
         book.index(claim)
 
 
 def _read(key: Key, body: Body) -> tuple[Key, Body, Claim | tuple[str, Mark]]:
     _, name = key
-    return key, body, (text_in(body["node"]), Mark(body["state"])) if name.startswith(_NODE) else read_claim(name, body)
+    if name.startswith(_NODE):
+        return key, body, (text_in(body["node"]), Mark(body["state"]))
+    return key, body, read_claim(name, body)
+
+
+def _first_seen(book: Book, thing: Thing, node: str, now: float) -> float:
+    old = book.ids.get(thing, {}).get(node)
+    if old is not None and not old.gone:
+        return old.since
+    return book.listed.get(thing, {}).get(node, now)
 
 
 def _read_election(key: Key, body: Body) -> tuple[str, Elected]:
@@ -448,6 +493,6 @@ async def _written(write: "asyncio.Future[None]") -> None:
 
 def _not_kept(error: WriteFailed) -> CallError:
     return CallError(
-        f"the hub cannot record which edge node this is on ({error.place}: {error.why}); make room on the disk or "
-        f"repair it, and a retry continues"
+        f"the hub cannot record which edge node this is on ({error.place}: {error.why}); retry once the hub can "
+        f"write {error.place} again"
     )

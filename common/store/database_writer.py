@@ -40,7 +40,7 @@ Statement = tuple[str, tuple[object, ...]]  # SQL, and the values of its questio
 
 
 class WriteFailed(OSError):
-    """A write failed. Nothing of it is in a database; some of it may be in a cluster's records (`Records.write`)."""
+    """A write failed. A database holds nothing of it; Kubernetes may hold its first rows (`Records.write`)."""
 
     def __init__(self, place: Path | str, why: str) -> None:
         self.place, self.why = place, why

@@ -545,7 +545,7 @@ def record(claims: Claims, driver: str, node: str, thing: Thing, name: str) -> N
     """A node has made a thing under a name, and nobody has taken the answer of this pinned create."""
     attempt = claims.begin(driver, name, node)
     attempt.send()
-    claims.record_untaken(driver, attempt, node, [thing])
+    claims.record_unacknowledged(driver, attempt, node, [thing])
 
 
 class Asked:

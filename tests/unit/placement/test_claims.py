@@ -123,7 +123,7 @@ class Overlap:
         attempt = self.claims.begin(D, name, node)
         attempt.send()
         if how == "untaken":
-            self.claims.record_untaken(D, attempt, node, [thing])
+            self.claims.record_unacknowledged(D, attempt, node, [thing])
         else:
             self.claims.end_attempt(D, attempt, in_doubt=how == "doubt")
 
