@@ -6,7 +6,7 @@ Rules:
   replaced while the hub runs; a file that cannot be used leaves the earlier one in use.
 * Of a request the signer takes the public key alone, after it has checked the request's own signature. The hub chooses
   all names.
-* A certificate begins five minutes ago, for clocks that differ, and never outlives the CA's.
+* A certificate begins five minutes ago, for clocks that differ, and never outlives the CA's certificate.
 * The present certificate of a node that renews at the join listener may have ended. All else is checked: a CA of
   `--tls-ca` has signed it, it is for a client, and its key signs the request.
 """
@@ -40,7 +40,7 @@ ORGANIZATION: Final = "system:nodes"  # the O of a node's certificate, as of a k
 _COMMON_NAME: Final = "system:node:"
 _NO_COMMON_NAME: Final = "csi-bridge node"  # the CN of a node whose name is too long for one; its name is in the URI
 _LONGEST_CN_CHARS: Final = 64  # RFC 5280, appendix A: ub-common-name
-_BEFORE: Final = dt.timedelta(minutes=5)
+_BACKDATE: Final = dt.timedelta(minutes=5)
 
 _CA_KEYS: Final = (ec.EllipticCurvePrivateKey, ed25519.Ed25519PrivateKey, rsa.RSAPrivateKey)
 
@@ -76,10 +76,13 @@ class Signer:
     ) -> None:
         """Read the CA. Without its key, this signer only checks.
 
-        Raises OSError; and ValueError if a file holds no such PEM, or the key is of no certificate in `--tls-ca`.
+        Raises OSError if a file cannot be read, ValueError if it holds no usable PEM or the key belongs to no
+        certificate in `--tls-ca`.
         """
-        self.ttl_s = ttl_s  # of a certificate
-        self._files, self._ca_key, self._now = files, ca_key, now
+        self.ttl_s = ttl_s  # how long a certificate is valid
+        self._files = files
+        self._ca_key = ca_key
+        self._now = now
         self._seen = self._contents()
         self._authority = self._load(self._seen)
 
@@ -88,21 +91,22 @@ class Signer:
         return self._ca_key is not None
 
     def secret(self, label: bytes) -> bytes:
-        """A secret that only the CA's key gives, for one use; empty without this key."""
+        """Derives a secret for one purpose (`label`) from the CA's key; empty if this hub has no CA key."""
         key = self._fresh().key
         form = (Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
         return hmac.digest(key.private_bytes(*form), label, "sha256") if key is not None else b""
 
     def bundle(self) -> bytes:
-        return b"".join(one.public_bytes(Encoding.PEM) for one in self._fresh().bundle)
+        return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in self._fresh().bundle)
 
     def pin(self) -> str:
-        """The fingerprint of the key of the root CA under which the hub's own certificate is."""
+        """The fingerprint of the root CA's key, under which the hub's certificate was issued."""
         # A file may hold a chain, whose last certificate is nearest to the root.
-        found, bundle = x509.load_pem_x509_certificates(self._files.cert.read_bytes())[-1], self._fresh().bundle
-        for _ in bundle:  # a chain is no longer than that
-            found = next((it for it in bundle if is_signed(found, by=it)), found)
-        return key_fingerprint(found.public_key())
+        certificate = x509.load_pem_x509_certificates(self._files.cert.read_bytes())[-1]
+        bundle = self._fresh().bundle
+        for _ in bundle:  # one issuer up in each round; a root stays
+            certificate = next((ca for ca in bundle if is_signed(certificate, by=ca)), certificate)
+        return key_fingerprint(certificate.public_key())
 
     def hub_names(self) -> list[str]:
         """The DNS names and IP addresses in the hub's own certificate, without wildcards and names inside a cluster."""
@@ -122,7 +126,8 @@ class Signer:
     def key_in_request(self, request: bytes) -> str:
         """The fingerprint of the key in a certificate request (PKCS#10, DER).
 
-        Raises HandshakeRefused if it is none, its key is not EC P-256, or its signature is not its key's.
+        Raises HandshakeRefused if the bytes are no request, the key is not EC P-256, or another key has signed the
+        request.
         """
         return key_fingerprint(_request_key(request))
 
@@ -133,13 +138,13 @@ class Signer:
         `--tls-ca` has signed the certificate, it is not for a client, or it ended longer ago than `grace_s`.
         """
         try:
-            found = x509.load_der_x509_certificate(renew.certificate)
-            public_key = found.public_key()
+            certificate = x509.load_der_x509_certificate(renew.certificate)
+            public_key = certificate.public_key()
         except _UNREADABLE as error:
             raise HandshakeRefused(RefusedFor.REQUEST, "the present certificate cannot be read") from error
         if not isinstance(public_key, ec.EllipticCurvePublicKey):
             raise HandshakeRefused(RefusedFor.REQUEST, "the present certificate's key is not an EC key")
-        if not any(is_signed(found, by=ca) for ca in self._fresh().bundle):
+        if not any(is_signed(certificate, by=ca) for ca in self._fresh().bundle):
             raise HandshakeRefused(RefusedFor.CERTIFICATE, "the present certificate is not signed by a CA of this hub")
         try:
             text = renewal_text(renew.certificate, renew.request)
@@ -151,22 +156,24 @@ class Signer:
         peer = with_certificate(address, renew.certificate)
         if CLIENT_AUTH not in (peer.purposes or ()) or ORGANIZATION not in peer.organizations:
             raise HandshakeRefused(RefusedFor.CERTIFICATE, "the present certificate is not one of a node")
-        if (ended := self._now() - peer.not_after) > grace_s:
+        ended_s = self._now() - peer.not_after
+        if ended_s > grace_s:
             raise HandshakeRefused(
                 RefusedFor.CERTIFICATE,
-                f"the present certificate ended {ended / 86_400:.1f} days ago, longer than --renew-grace; join again "
+                f"the present certificate ended {ended_s / 86_400:.1f} days ago, longer than --renew-grace; join again "
                 f"with a new token",
             )
         return peer
 
     def sign(self, request: bytes, *, node: str, generation: int, rights: Iterable[str]) -> Certificate:
-        """Issue a certificate for a request (PKCS#10, DER) that names the drivers of `rights`; none: every driver.
+        """Issue a certificate for a request (PKCS#10, DER). Empty `rights` are for every driver.
 
-        Raises HandshakeRefused as `key_in_request`, and if the CA's own certificate has ended, or has not begun.
+        Raises HandshakeRefused as `key_in_request` does, and if the CA's own certificate has ended, or has not begun.
         """
         authority = self._fresh()
-        ca, ca_key = authority.certificate, authority.key
-        assert ca is not None
+        ca = authority.certificate
+        ca_key = authority.key
+        assert ca is not None  # callers check `can_sign`
         assert ca_key is not None
         public_key = _request_key(request)
         now = dt.datetime.fromtimestamp(self._now(), dt.UTC).replace(microsecond=0)
@@ -180,24 +187,14 @@ class Signer:
             raise HandshakeRefused(
                 RefusedFor.CERTIFICATE, "the hub's CA certificate is not valid yet by the hub's clock; set that clock"
             )
-        common_name = f"{_COMMON_NAME}{node}"
-        subject = x509.Name(
-            [
-                x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION),
-                x509.NameAttribute(
-                    NameOID.COMMON_NAME, common_name if len(common_name) <= _LONGEST_CN_CHARS else _NO_COMMON_NAME
-                ),
-            ]
-        )
-        texts = [f"{NODE_URI}{node}", f"{GENERATION_URI}{generation}", *(f"{RIGHT_URI}{driver}" for driver in rights)]
-        uris = [x509.UniformResourceIdentifier(text) for text in texts]
+        uris = _identity_uris(node, generation, rights)
         certificate = (
             x509.CertificateBuilder()
-            .subject_name(subject)
+            .subject_name(_subject(node))
             .issuer_name(ca.subject)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(max(now - _BEFORE, ca.not_valid_before_utc))
+            .not_valid_before(max(now - _BACKDATE, ca.not_valid_before_utc))
             .not_valid_after(ends)
             .add_extension(x509.SubjectAlternativeName(uris), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -219,10 +216,10 @@ class Signer:
         )
 
     def chain(self, pem: str) -> bytes:
-        """A certificate of this signer, as PEM, with the CA's that signed it if that is an intermediate one."""
-        found = x509.load_pem_x509_certificate(pem.encode())
-        above = (it for it in self._fresh().bundle if it.issuer != it.subject and is_signed(found, by=it))
-        return pem.encode() + b"".join(it.public_bytes(Encoding.PEM) for it in above)
+        """A certificate of this signer, as PEM, followed by its issuer's certificate if the issuer is no root CA."""
+        certificate = x509.load_pem_x509_certificate(pem.encode())
+        intermediates = (ca for ca in self._fresh().bundle if ca.issuer != ca.subject and is_signed(certificate, by=ca))
+        return pem.encode() + b"".join(ca.public_bytes(Encoding.PEM) for ca in intermediates)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -259,10 +256,28 @@ class Signer:
         raise ValueError(f"{self._ca_key} is not the key of a certificate in {self._files.ca}")
 
 
+def _subject(node: str) -> x509.Name:
+    common_name = f"{_COMMON_NAME}{node}"
+    if len(common_name) > _LONGEST_CN_CHARS:
+        common_name = _NO_COMMON_NAME
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+        ]
+    )
+
+
+def _identity_uris(node: str, generation: int, rights: Iterable[str]) -> list[x509.UniformResourceIdentifier]:
+    texts = [f"{NODE_URI}{node}", f"{GENERATION_URI}{generation}", *(f"{RIGHT_URI}{driver}" for driver in rights)]
+    return [x509.UniformResourceIdentifier(text) for text in texts]
+
+
 def _request_key(request: bytes) -> ec.EllipticCurvePublicKey:
     try:
-        found = x509.load_der_x509_csr(request)
-        key, is_valid = found.public_key(), found.is_signature_valid
+        parsed = x509.load_der_x509_csr(request)
+        key = parsed.public_key()
+        is_valid = parsed.is_signature_valid
     except _UNREADABLE as error:
         raise HandshakeRefused(RefusedFor.REQUEST, "the certificate request cannot be read") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
@@ -275,9 +290,9 @@ def _request_key(request: bytes) -> ec.EllipticCurvePublicKey:
 def _authority_key(ca: x509.Certificate) -> x509.AuthorityKeyIdentifier:
     # As the CA's own certificate has it (RFC 5280, section 4.2.1.1).
     try:
-        found = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+        key_id = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
     except x509.ExtensionNotFound:
         key = ca.public_key()
         assert isinstance(key, (ec.EllipticCurvePublicKey, ed25519.Ed25519PublicKey, rsa.RSAPublicKey))
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
-    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(found.value)
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_id.value)
