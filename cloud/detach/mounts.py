@@ -156,7 +156,7 @@ class Mounts:
     async def settle_earlier(self, node: str) -> None:
         """Forget the volumes that earlier machines of a node had in use. Raises OSError."""
         if self._facts is not None:
-            await self._facts.settle(node)
+            await self._facts.clear_earlier_use(node)
 
     def _fact(self, node: str) -> Fact | None:
         return self._facts.of(node).get(Ref("Node", "", node)) if self._facts is not None else None

@@ -46,7 +46,7 @@ class PolicyProblems:
 
     def _keepers(self, driver: str, handle: str) -> Iterator[str]:
         name = name_in_use(driver, handle)
-        for node in {*self._facts.users(name), *self._mounts.attached(driver, handle)}:
+        for node in {*self._facts.nodes_using(name), *self._mounts.attached(driver, handle)}:
             told = self._mounts.told_fence(node)
             is_used = name in (self._mounts.in_use(node) or ())
             if is_used and (told is None or name not in told.staged | told.staging):

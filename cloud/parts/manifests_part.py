@@ -28,7 +28,7 @@ async def reading(settings: HubSettings, records: Records, nodes: Nodes) -> Asyn
     rights = NodeRights(nodes)
     table = FactTable(records, rights, quota_bytes=settings.fact_quota_bytes)
     async with supervised() as tasks:
-        manifests = Manifests(settings.manifests, table.told, settings.state_dir / "bindings.json")
+        manifests = Manifests(settings.manifests, table.node_reports, settings.state_dir / "bindings.json")
         table.subscribe(manifests.wake)
         mounts = Mounts(manifests, table)
         sole_use, closures = SoleUse(table, mounts), Closures(manifests, rights)

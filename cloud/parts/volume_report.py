@@ -70,7 +70,7 @@ def report(source: Source, facts: FactTable, placed: Placed, fit: Callable[[str,
         claim = body["spec"].get("claimRef") or {}
         claim_name = f"{claim['namespace']}/{claim['name']}" if claim else ""
         volume = _volume(csi["volumeHandle"], csi["driver"], ref.name, claim_name)
-        users = facts.users(name_in_use(*key))
+        users = facts.nodes_using(name_in_use(*key))
         for node, use in sorted(uses.get(ref.name, {}).items()):
             use.unknown |= use.untold and node in users  # it is away since the hub's start
             yield replace(volume, node=node, state=_state(use), pods=sorted(use.pods), error=use.error)

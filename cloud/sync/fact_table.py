@@ -1,15 +1,15 @@
-"""The fact table: the facts that the nodes told, and the objects that they change.
+"""The fact table: the facts that each node has reported, and their records.
 
 Rules:
 
-* What is recorded of a fact is in the records before the fact counts and before the hub acknowledges it.
-* A node that comes back sends all facts again that the hub lacks. So where an API server has the facts, the records
-  have only what keeps a volume from other nodes: its node may be away while the hub starts. Of a Node that is a part,
-  which is never written.
+* The hub records a fact before the fact counts and before the hub acknowledges it.
+* With an API server, the records hold only the facts that keep a volume from other nodes, because their node may be
+  away while the hub starts. A returning node sends the other facts again. Of a Node the records then hold two status
+  fields, without a stamp, and the hub never writes this part to Kubernetes.
 * `cloud.sync.facts` has checked that the fact is the node's to tell and makes sense.
 * Events are for people. The newest ones of all nodes are in memory alone.
 * What a node's machine had in use stays when another machine tells the facts of that name: only an operator knows
-  whether the earlier machine still writes. It lasts until `settle` or `forget`.
+  whether the earlier machine still writes. It lasts until `clear_earlier_use` or `forget`.
 * Each node has a quota of bytes (`cloud.sync.fact_quota`).
 * A write that fails raises OSError: the caller tries again.
 
@@ -64,10 +64,12 @@ class FactTable:
 
         With `guarded_only` the records get only what keeps a volume from other nodes.
         """
-        self._records, self._rights, self._guarded_only = records, rights, guarded_only
+        self._records = records
+        self._rights = rights
+        self._guarded_only = guarded_only
         self._quota = FactQuota(quota_bytes)
         self._trouble = ""  # why the last write failed; empty if it did not
-        # The facts whose last write has not succeeded: the records may have it all the same
+        # Facts whose last write failed or has not ended. The records may have them or not.
         self._unsure: set[Key] = set()
         self._facts: dict[str, dict[Ref, Fact]] = {}
         self._instances: dict[str, str] = {}  # by node: the machine that told its facts last
@@ -75,22 +77,24 @@ class FactTable:
         # `volumesInUse`; and the names of their claims to volumes (`common.objects.sole_use`)
         self.earlier_use: dict[str, frozenset[str]] = {}
         self.events: dict[tuple[str, Ref], Fact] = {}  # the newest Events by node and name, the oldest first
-        self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)  # the nodes with a fact about a claim
+        self._nodes_with_fact: defaultdict[Ref, set[str]] = defaultdict(set)  # the nodes with a fact about a claim
         # The nodes that list a volume as in use, by the volume's name in `volumesInUse`
-        self._users: defaultdict[str, set[str]] = defaultdict(set)
-        self._told: NodeReports | None = None
+        self._nodes_using: defaultdict[str, set[str]] = defaultdict(set)
+        self._node_reports: NodeReports | None = None
         self._conflicts: list[str] | None = None
         self._subscribers: list[Callable[[], None]] = []
         # By node: its facts are written one after another
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         for node, instance, earlier_use in records.take(RecordKind.MACHINE, _read_machine):
-            self._note_machine(node, instance, earlier_use)
+            self._index_machine(node, instance, earlier_use)
         for node, ref, fact in records.take(RecordKind.FACT, _read_fact):
             self._quota.put(node, ref, _size(node, ref, fact))
             self._facts.setdefault(node, {})[ref] = fact
             self._note(node, ref, None, fact)
         records.watch(RecordKind.FACT, lambda key: self._present_fact(*key))
         records.watch(RecordKind.MACHINE, lambda key: self._present_machine(*key))
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
         return self._facts.get(node, {})
@@ -102,7 +106,7 @@ class FactTable:
             for ref, fact in self.of(node).items()
         }
 
-    def believed(self, node: str, ref: Ref) -> Body | None:
+    def permitted_body(self, node: str, ref: Ref) -> Body | None:
         fact = self.of(node).get(ref)
         return self._rights.believed(node, ref, fact.body) if fact is not None else None
 
@@ -110,11 +114,11 @@ class FactTable:
         if Ref("Node", "", node) in self.of(node):
             self._retold()
 
-    def tellers(self, ref: Ref) -> Collection[str]:
-        return tuple(self._tellers.get(ref, ()))
+    def nodes_with_fact(self, ref: Ref) -> Collection[str]:
+        return tuple(self._nodes_with_fact.get(ref, ()))
 
-    def users(self, volume: str) -> Collection[str]:
-        return self._users.get(volume, frozenset())
+    def nodes_using(self, volume: str) -> Collection[str]:
+        return self._nodes_using.get(volume, frozenset())
 
     def nodes(self) -> Iterator[str]:
         return iter(list(self._facts))
@@ -126,42 +130,54 @@ class FactTable:
     def has_accepted(self, node: str, ref: Ref) -> bool:
         return ref in self.of(node) and not self._quota.is_stray(node, ref)
 
-    def told(self) -> NodeReports:
+    def node_reports(self) -> NodeReports:
         """All facts that change other objects. It is the same object until one of these facts changes."""
-        if self._told is None:
-            facts = ((fact, ref, node) for node, facts in self._facts.items() for ref, fact in facts.items())
+        if self._node_reports is None:
             claims: defaultdict[Ref, list[ClaimStatus]] = defaultdict(list)
-            of_claims = (it for it in facts if it[1].kind == "PersistentVolumeClaim")
-            for fact, ref, node in sorted(of_claims, key=lambda it: it[0].told_ns):
+            rows = [
+                (fact, ref, node)
+                for node, facts in self._facts.items()
+                for ref, fact in facts.items()
+                if ref.kind == "PersistentVolumeClaim"
+            ]
+            for fact, ref, node in sorted(rows, key=lambda row: row[0].told_ns):
                 uid = fact.body.get("metadata", {}).get("uid", "")
                 volume = fact.body.get("spec", {}).get("volumeName", "")
                 claims[ref].append(ClaimStatus(node, uid, fact.body["status"], volume=volume))
-            nodes = {
-                node: pick(body, "metadata")
-                for node in self._facts
-                if (body := self.believed(node, Ref("Node", "", node))) is not None
-            }
-            self._told = NodeReports({ref: tuple(told) for ref, told in claims.items()}, nodes)
-        return self._told
+            nodes = dict[str, Body]()
+            for node in self._facts:
+                body = self.permitted_body(node, Ref("Node", "", node))
+                if body is not None:
+                    nodes[node] = pick(body, "metadata")
+            self._node_reports = NodeReports({ref: tuple(statuses) for ref, statuses in claims.items()}, nodes)
+        return self._node_reports
 
     def problems(self) -> list[str]:
         if self._conflicts is None:
             self._conflicts = list(_id_conflicts(self._facts))
-        found = [
+        problems = [
             f"{text}: the hub stores no more of them; what is left out is not shown here and not in Kubernetes"
             for _, text in sorted(self._quota.exceeded.items())
         ]
         if self._trouble:
-            found.insert(
+            problems.insert(
                 0,
                 "the hub cannot store the facts that nodes send, and the nodes keep them until it can: "
                 f"{self._trouble}",
             )
-        return found + self._conflicts
+        return problems + self._conflicts
+
+    def stored(self, node: str = "") -> Iterator[tuple[str, Ref, Fact]]:
+        """The facts and Events with their nodes, in order; those of one node alone if `node` names it."""
+        facts = ((name, ref, fact) for name in ([node] if node else self._facts) for ref, fact in self.of(name).items())
+        events = ((name, ref, fact) for (name, ref), fact in self.events.items() if node in ("", name))
+        return iter(sorted(chain(facts, events), key=lambda row: row[:2]))
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Call `changed` on the loop whenever `told()` is another object."""
+        """Call `changed` on the loop whenever `node_reports()` is another object."""
         self._subscribers.append(changed)
+
+    # ---- changes -----------------------------------------------------------------------------------------------------
 
     async def put(self, node: str, ref: Ref, fact: Fact, *, stray: bool = False) -> None:
         """Keep a fact. If the caller is cancelled, it may be kept or not.
@@ -172,13 +188,13 @@ class FactTable:
             facts = self._facts.setdefault(node, {})
             if ref not in facts and len(facts) >= MOST_FACTS:
                 raise ValueError(f"node {node} sends more than {MOST_FACTS} objects")
-            sure = _key(node, ref) not in self._unsure
-            if sure and facts.get(ref) == fact:
+            is_sure = _key(node, ref) not in self._unsure
+            if is_sure and facts.get(ref) == fact:
                 return
             size = _size(node, ref, fact)
             self._quota.check(node, ref, size, stray=stray)
             record = self._recorded(ref, fact)
-            if record is not None and not (sure and record == self._recorded(ref, facts.get(ref))):
+            if record is not None and not (is_sure and record == self._recorded(ref, facts.get(ref))):
                 body = {**record, "told_ns": fact.told_ns}
                 await self._write([Change(RecordKind.FACT, _key(node, ref), body)])
             self._quota.put(node, ref, size, stray=stray)
@@ -197,10 +213,10 @@ class FactTable:
             self._quota.remove(node, ref)
             self._note(node, ref, self._facts.get(node, {}).pop(ref, None), None)
 
-    async def meet(self, node: str, instance: str) -> None:
-        """Note which machine tells a node's facts from now on. What another one had in use becomes `earlier_use`.
+    async def note_machine(self, node: str, instance: str) -> None:
+        """Note which machine reports a node's facts from now on. The volumes of another one become `earlier_use`.
 
-        Raises ValueError if the volumes of the node's earlier machines have no room left; OSError.
+        Raises ValueError if the volumes of the node's earlier machines have no room left, OSError if the write fails.
         """
         async with self._lock(node):
             before = self._instances.get(node)
@@ -211,8 +227,8 @@ class FactTable:
                 volumes |= _all_in_use(self.of(node))
             await self._put_machine(node, instance, volumes)
 
-    async def settle(self, node: str) -> None:
-        """The earlier machines of a node have no volume mounted any more. Raises OSError if that cannot be written."""
+    async def clear_earlier_use(self, node: str) -> None:
+        """Note that a node's earlier machines have no volume mounted any more. Raises OSError if the write fails."""
         async with self._lock(node):
             if node in self.earlier_use:
                 await self._put_machine(node, self._instances[node], frozenset())
@@ -231,10 +247,19 @@ class FactTable:
             self._instances.pop(node, None)
             self.earlier_use.pop(node, None)
 
+    def put_event(self, node: str, ref: Ref, fact: Fact) -> None:
+        self.events.pop((node, ref), None)
+        self.events[node, ref] = fact
+        if len(self.events) > MOST_EVENTS:
+            busiest, _ = Counter(name for name, _ in self.events).most_common(1)[0]
+            del self.events[next(key for key in self.events if key[0] == busiest)]
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
     async def _remove_all(self, node: str, *more: Change) -> None:
         # If only some facts are removed, all of them count until the hub ends, and the caller tries again. After a
         # restart, the guard holds back what it does not know any more.
-        unsure = {Ref(*names) for its, *names in self._unsure if its == node}
+        unsure = {Ref(*names) for name, *names in self._unsure if name == node}
         await self._write([*self._removed(node, *self.of(node).keys() | unsure), *more])
         self._quota.forget(node)
         for key in [key for key in self.events if key[0] == node]:
@@ -246,7 +271,7 @@ class FactTable:
         change = _machine_record(node, instance, earlier_use)
         self._quota.check(node, _EARLIER_USE, _machine_size(node, earlier_use))
         await self._write([change])
-        self._note_machine(node, instance, earlier_use)
+        self._index_machine(node, instance, earlier_use)
 
     def _present_fact(self, node: str, *ref: str) -> Change:
         fact = self.of(node).get(Ref(*ref))
@@ -260,6 +285,7 @@ class FactTable:
         return _machine_record(node, self._instances[node], self.earlier_use.get(node, frozenset()))
 
     def _recorded(self, ref: Ref, fact: Fact | None) -> Body | None:
+        # Without the fact's time. None if the records do not get the fact.
         if fact is None or (self._guarded_only and ref.kind not in GUARDED_KINDS):
             return None
         if self._guarded_only and ref.kind == "Node":
@@ -283,26 +309,13 @@ class FactTable:
         self._unsure.difference_update(facts)
         self._trouble = ""
 
-    def _note_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
+    def _index_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
         self._instances[node] = instance
         self.earlier_use.pop(node, None)
         self._quota.remove(node, _EARLIER_USE)
         if earlier_use:
             self.earlier_use[node] = earlier_use
             self._quota.put(node, _EARLIER_USE, _machine_size(node, earlier_use))
-
-    def put_event(self, node: str, ref: Ref, fact: Fact) -> None:
-        self.events.pop((node, ref), None)
-        self.events[node, ref] = fact
-        if len(self.events) > MOST_EVENTS:
-            most, _ = Counter(its for its, _ in self.events).most_common(1)[0]
-            del self.events[next(key for key in self.events if key[0] == most)]
-
-    def stored(self, node: str = "") -> Iterator[tuple[str, Ref, Fact]]:
-        """The facts and Events with their nodes, in order; of one node alone if `node` names it."""
-        facts = ((name, ref, fact) for name in ([node] if node else self._facts) for ref, fact in self.of(name).items())
-        events = ((name, ref, fact) for (name, ref), fact in self.events.items() if node in ("", name))
-        return iter(sorted(chain(facts, events), key=lambda it: it[:2]))
 
     def _lock(self, node: str) -> asyncio.Lock:
         return self._locks.setdefault(node, asyncio.Lock())
@@ -311,16 +324,16 @@ class FactTable:
         if ref.kind == "CSINode":
             self._conflicts = None
         elif ref.kind == "Node":
-            _move(self._users, node, _in_use(old), _in_use(new))
+            _move(self._nodes_using, node, _in_use(old), _in_use(new))
             # The volumes in use change with every mount, and concern no other object.
             if not (old and new and old.body.get("metadata") == new.body.get("metadata")):
                 self._retold()
         elif ref.kind == "PersistentVolumeClaim":
-            _move(self._tellers, node, {ref} if old else set(), {ref} if new else set())
+            _move(self._nodes_with_fact, node, {ref} if old else set(), {ref} if new else set())
             self._retold()
 
     def _retold(self) -> None:
-        self._told = None
+        self._node_reports = None
         for changed in list(self._subscribers):
             changed()
 
@@ -328,8 +341,8 @@ class FactTable:
 # docs/csi-contract.md#node-ids-are-never-rewritten
 def _id_conflicts(facts: Mapping[str, Mapping[Ref, Fact]]) -> Iterator[str]:
     holders: dict[tuple[str, str], set[str]] = {}
-    for node, told in facts.items():
-        fact = told.get(Ref("CSINode", "", node))
+    for node, node_facts in facts.items():
+        fact = node_facts.get(Ref("CSINode", "", node))
         for driver in fact.body["spec"]["drivers"] if fact is not None else ():
             holders.setdefault((driver["name"], driver["nodeID"]), set()).add(node)
     for (driver, node_id), nodes in sorted(holders.items()):
@@ -356,7 +369,7 @@ def _in_use(fact: Fact | None) -> frozenset[str]:
 def _all_in_use(facts: Mapping[Ref, Fact]) -> frozenset[str]:
     claims = {ref.name for ref in facts if ref.kind == sole_use.KIND}
     volumes = {name for ref, fact in facts.items() if ref.kind == "Node" for name in _in_use(fact)}
-    # `volumesInUse` is unchecked, and must not pass for a claim, which is checked.
+    # Unchecked `volumesInUse` must not pass for a claim, which is checked.
     return frozenset(claims | {name for name in volumes if name.startswith(IN_USE_PREFIX)})
 
 

@@ -90,7 +90,7 @@ class SyncServer:
     async def serve_facts(self, stream: Stream, node: str) -> None:
         order = self._orders.setdefault(node, asyncio.Lock())
         with self._counted(node):
-            await self._meet(stream, node, order)
+            await self._note_machine(stream, node, order)
             self._sink.up(node)
             facts = _Facts(self._sink, node, order, self._tasks)
             try:
@@ -101,7 +101,7 @@ class SyncServer:
     async def serve_observe(self, stream: Stream, node: str) -> None:
         order = self._orders.setdefault(node, asyncio.Lock())
         with self._counted(node):
-            await self._meet(stream, node, order)
+            await self._note_machine(stream, node, order)
             self._sink.observed(node)
             trouble = f"the facts of node {node} cannot be removed"
             async with order:
@@ -110,11 +110,11 @@ class SyncServer:
             async for _ in stream:  # the agent sends nothing
                 pass
 
-    async def _meet(self, stream: Stream, node: str, order: asyncio.Lock) -> None:
-        meet = partial(self._sink.table.meet, node, stream.link.peer.instance)
+    async def _note_machine(self, stream: Stream, node: str, order: asyncio.Lock) -> None:
+        note_machine = partial(self._sink.table.note_machine, node, stream.link.peer.instance)
         async with order:
             try:
-                await _tried(meet, f"the machine of node {node} cannot be stored")
+                await _tried(note_machine, f"the machine of node {node} cannot be stored")
             except ValueError as error:
                 raise not_carried("a sync stream", str(error)) from error
 

@@ -131,7 +131,7 @@ class WrittenFacts(FactSink):
                 if set(in_use(fact.body)) != set(in_use(body)):  # the request of a hub before this one may come late
                     self._add((ref.name, ref))
             case "PersistentVolumeClaim" if body is not None:
-                for node in self.table.tellers(ref):
+                for node in self.table.nodes_with_fact(ref):
                     self._add((node, ref))
             case "Pod" if body is not None:
                 for name in claim_names(body):
@@ -209,7 +209,7 @@ class WrittenFacts(FactSink):
         return await self._write_told(node, ref)  # the object was deleted meanwhile, perhaps with its Node
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
-        fact, body = self.table.of(node).get(ref), self.table.believed(node, ref)
+        fact, body = self.table.of(node).get(ref), self.table.permitted_body(node, ref)
         if fact is not None and fact.is_part:
             return None
         if fact is not None and body != fact.body:

@@ -30,7 +30,7 @@ DATA = Ref("PersistentVolumeClaim", "default", "data")
 
 def manifests_of(directory: Path, table: FactTable | None = None, *, bindings: Path | None = None) -> Manifests:
     table = table or FactTable(MemoryRecords(), TRUSTING)
-    manifests = Manifests(directory, table.told, bindings or directory.parent / "bindings.json")
+    manifests = Manifests(directory, table.node_reports, bindings or directory.parent / "bindings.json")
     table.subscribe(manifests.wake)
     return manifests
 

@@ -94,7 +94,7 @@ class Sink:
     def table(self) -> Self:
         return self
 
-    async def meet(self, node: str, instance: str) -> None:
+    async def note_machine(self, node: str, instance: str) -> None:
         self.machines.append(f"{node} {instance}")
 
     def up(self, node: str) -> None:
@@ -457,10 +457,10 @@ async def test_the_hub_notes_the_machine_before_a_stream_of_it_changes_what_the_
     pair.sink.facts[NODE] = Object(NODE, Stamp("", "1"), b"{}")
     known_at: list[Ref] = []
 
-    async def meet(node: str, instance: str) -> None:
+    async def note_machine(node: str, instance: str) -> None:
         known_at.extend(pair.sink.facts)
 
-    pair.sink.meet = meet  # type: ignore[method-assign]  # it only looks
+    pair.sink.note_machine = note_machine  # type: ignore[method-assign]  # it only looks
     hub, agent = await pair.link()
     agent.open(kind)
     await until(lambda: known_at)

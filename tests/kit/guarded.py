@@ -86,7 +86,7 @@ class Facts:
     def of(self, node: str) -> dict[Ref, Fact]:
         return self.told.get(node, {})
 
-    async def settle(self, node: str) -> None:
+    async def clear_earlier_use(self, node: str) -> None:
         self.earlier_use.pop(node, None)
 
 

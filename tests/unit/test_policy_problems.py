@@ -21,7 +21,7 @@ class Users:
     def __init__(self, world: Guarded) -> None:
         self._world = world
 
-    def users(self, name: str) -> list[str]:
+    def nodes_using(self, name: str) -> list[str]:
         return [node for node in self._world.facts if name in (self._world.mounts.in_use(node) or ())]
 
 

@@ -153,9 +153,9 @@ async def test_a_forgotten_node_holds_nothing(hub: Hub) -> None:
 
 
 async def test_an_earlier_machine_of_a_node_has_its_volume_until_somebody_gives_it_up(hub: Hub) -> None:
-    await hub.facts.table.meet("n1", "old")
+    await hub.facts.table.note_machine("n1", "old")
     assert await hub.ask("n1") == ""
-    await hub.facts.table.meet("n1", "new")
+    await hub.facts.table.note_machine("n1", "new")
     await hub.let_go("n1")  # the new machine knows nothing of it
     await hub.restart()
     why = "an earlier machine of node n1 had the volume; if it is off for certain: csi-bridge fence n1, or the taint"
@@ -166,7 +166,7 @@ async def test_an_earlier_machine_of_a_node_has_its_volume_until_somebody_gives_
     assert await hub.ask("n2") == ""
     await hub.let_go("n2")
     hub.given_up = set()
-    await hub.table.settle("n1")
+    await hub.table.clear_earlier_use("n1")
     assert await hub.ask("n2") == ""
 
 
@@ -174,7 +174,7 @@ async def test_a_hostile_node_gets_no_volume_of_which_it_has_no_pod_and_delays_n
     hub.end("b")
     assert await hub.ask("n2") == f"no pod of node n2 wants volume h-v of driver {DRIVER}"
     for number, instance in enumerate(("i-1", "i-2")):
-        await hub.facts.table.meet("n2", instance)
+        await hub.facts.table.note_machine("n2", instance)
         body = {"status": {"volumesInUse": [name_in_use(DRIVER, "h-v"), VOLUME.name]}}
         await hub.facts.store("n2", Object(Ref("Node", "", "n2"), Stamp("", str(number)), encode_body(body)))
     assert "is not the name of this volume's claim" in await hub.ask("n1", VOLUME, "h-w")

@@ -134,14 +134,14 @@ USED = frozenset({"kubernetes.io/csi/d.example^h"})
 async def test_what_a_machine_had_in_use_stays_when_another_one_takes_its_name(tables: Tables) -> None:
     files = await tables()
     facts = sink(files)
-    await facts.table.meet("n1", "old")
+    await facts.table.note_machine("n1", "old")
     await facts.store("n1", NODE_FACT)
-    await facts.table.meet("n1", "old")  # it has restarted
+    await facts.table.note_machine("n1", "old")  # it has restarted
     assert not files.earlier_use
-    await facts.table.meet("n1", "new")
+    await facts.table.note_machine("n1", "new")
     await facts.store("n1", EMPTY_NODE)
     assert files.earlier_use == {"n1": USED}
-    await facts.table.meet("n1", "old")  # the instance alone proves nothing later
+    await facts.table.note_machine("n1", "old")  # the instance alone proves nothing later
     await facts.table.remove_all("n1")
     files = await tables()
     assert files.earlier_use == {"n1": USED}
@@ -152,14 +152,14 @@ async def test_what_a_machine_had_in_use_stays_when_another_one_takes_its_name(t
 
 async def test_a_claim_to_a_volume_without_attachment_stays_too(tables: Tables) -> None:
     files = await tables()
-    await files.meet("n1", "old")
+    await files.note_machine("n1", "old")
     body = encode_body({"spec": {"driver": "d.example", "volumeHandle": "h"}})
     told = Object(sole_use("d.example", "h"), Stamp("", "1"), body)
     await files.put("n1", told.ref, Fact(told.stamp, told.read()))
-    await files.meet("n1", "new")
+    await files.note_machine("n1", "new")
     await files.remove("n1", told.ref)
     assert files.earlier_use == {"n1": {told.ref.name}}
-    await files.settle("n1")
+    await files.clear_earlier_use("n1")
     assert not files.earlier_use
     assert not (await tables()).earlier_use
 
@@ -168,7 +168,7 @@ async def test_a_node_that_changes_its_instance_fills_no_more_than_its_quota(tab
     files = await tables(quota_bytes=4_000)
     for number in range(100):
         try:
-            await files.meet("n1", f"i-{number}")
+            await files.note_machine("n1", f"i-{number}")
         except ValueError:
             break
         ref, body = NODE, {"status": {"volumesInUse": [f"kubernetes.io/csi/v-{number}-{'x' * 100}"]}}
@@ -188,11 +188,11 @@ async def test_it_is_all_there_after_a_restart(tables: Tables) -> None:
     stamps = dict.fromkeys((CSI_NODE, NODE, CLAIM), Stamp("", "1"))  # Events have none
     assert sink(again).stamps("n1") == sink(files).stamps("n1") == stamps
     assert again.of("n1") == files.of("n1")
-    assert again.told() == files.told()
-    assert again.told().claims == {
+    assert again.node_reports() == files.node_reports()
+    assert again.node_reports().claims == {
         CLAIM: (ClaimStatus("n1", "u-1", {"capacity": {"storage": "2Gi"}, "conditions": []}),)
     }
-    assert again.told().nodes == {"n1": {"metadata": NODE_FACT.read()["metadata"]}}
+    assert again.node_reports().nodes == {"n1": {"metadata": NODE_FACT.read()["metadata"]}}
 
 
 async def test_only_what_keeps_a_volume_from_other_nodes_is_recorded_if_a_cluster_has_the_rest(tables: Tables) -> None:
@@ -232,13 +232,13 @@ async def test_a_fact_whose_write_has_no_answer_is_told_and_written_again(
 async def test_the_table_knows_which_nodes_list_a_volume_also_after_a_restart(tables: Tables) -> None:
     files, volume = await tables(), "kubernetes.io/csi/d.example^h"
     await sink(files).store("n1", NODE_FACT)
-    assert set(files.users(volume)) == {"n1"}
+    assert set(files.nodes_using(volume)) == {"n1"}
     files = await tables()
-    assert set(files.users(volume)) == {"n1"}
+    assert set(files.nodes_using(volume)) == {"n1"}
     await sink(files).store("n1", obj(NODE, {"status": {"volumesInUse": ["other"]}}, version="2"))
-    assert (set(files.users(volume)), set(files.users("other"))) == (set(), {"n1"})
+    assert (set(files.nodes_using(volume)), set(files.nodes_using("other"))) == (set(), {"n1"})
     await files.forget("n1")
-    assert set(files.users("other")) == set()
+    assert set(files.nodes_using("other")) == set()
 
 
 async def test_only_what_counts_is_kept_of_a_fact(tables: Tables) -> None:
@@ -272,13 +272,13 @@ async def test_a_fact_that_is_dropped_is_gone_and_one_of_another_uid_stays(table
 async def test_who_subscribed_hears_of_what_changes_other_objects(tables: Tables) -> None:
     files = await tables()
     heard: list[object] = []
-    files.subscribe(lambda: heard.append(files.told()))
+    files.subscribe(lambda: heard.append(files.node_reports()))
     to = sink(files)
-    before = files.told()
+    before = files.node_reports()
     await to.store("n1", csi_node("n1", "7"))
     await to.store("n1", event())
     assert heard == []
-    assert files.told() is before
+    assert files.node_reports() is before
     await to.store("n1", claim("1Gi"))
     await to.store("n1", claim("1Gi"))
     await to.drop("n1", CLAIM, "")
@@ -292,7 +292,7 @@ async def test_of_two_nodes_the_later_news_of_a_claim_comes_last_also_after_a_re
     await to.store("n1", claim("2Gi"))
     await to.store("n2", claim("3Gi", version="2"))
     for found in (files, await tables()):
-        assert [status.node for status in found.told().claims[CLAIM]] == ["n1", "n2"]
+        assert [status.node for status in found.node_reports().claims[CLAIM]] == ["n1", "n2"]
 
 
 # -------------------- not theirs to tell --------------------
@@ -462,7 +462,7 @@ async def test_of_a_claim_that_has_just_left_the_closure_it_is_kept_for_the_pod_
     files = await tables()
     to = FactSink(FixedClosures(), files, SoleUse(files, no_mounts()).claim)
     await to.store("n1", claim("2Gi"))
-    assert files.told().claims[CLAIM] == (ClaimStatus("n1", "u-1", {"capacity": {"storage": "2Gi"}}),)
+    assert files.node_reports().claims[CLAIM] == (ClaimStatus("n1", "u-1", {"capacity": {"storage": "2Gi"}}),)
     await to.drop("n1", CLAIM, "")
     assert tables.written() == []
 
@@ -471,7 +471,7 @@ async def test_a_fact_of_a_claim_names_its_volume_also_after_a_restart(tables: T
     body = {"spec": {"volumeName": "pv", "more": 1}, "status": {"capacity": {"storage": "2Gi"}}}
     await sink(await tables()).store("n1", obj(CLAIM, body))
     expected = ClaimStatus("n1", "", {"capacity": {"storage": "2Gi"}}, volume="pv")
-    assert (await tables()).told().claims[CLAIM] == (expected,)
+    assert (await tables()).node_reports().claims[CLAIM] == (expected,)
     with pytest.raises(ValueError, match=r"spec\.volumeName must be a name"):
         await sink(await tables()).store("n1", obj(CLAIM, {**body, "spec": {"volumeName": "../pv"}}))
 
@@ -568,7 +568,7 @@ async def test_what_a_node_has_in_use_changes_with_every_mount_and_is_no_news_fo
     assert len(heard) == 1
     await to.store("n1", obj(NODE, {"metadata": {"labels": {"zone": "b"}}}, version="3"))
     assert len(heard) == 2
-    assert files.told().nodes == {"n1": {"metadata": {"labels": {"zone": "b"}}}}
+    assert files.node_reports().nodes == {"n1": {"metadata": {"labels": {"zone": "b"}}}}
 
 
 # -------------------- the disk --------------------
@@ -613,10 +613,10 @@ async def test_what_is_told_of_a_pod_is_kept_and_changes_no_other_object(tables:
     files = await tables()
     changes: list[int] = []
     files.subscribe(lambda: changes.append(1))
-    before = files.told()
+    before = files.node_reports()
     await sink(files).store("n1", pod_fact({**MOUNTED, "secret": "x"}))
     assert files.of("n1")[POD].body == {"metadata": {"uid": "u-1"}, "status": {"conditions": [MOUNTED]}}
-    assert (changes, files.told() is before) == ([], True)
+    assert (changes, files.node_reports() is before) == ([], True)
     assert tables.written() == ["n1/Pod/default/web"]
     again = await tables()
     assert again.of("n1") == files.of("n1")

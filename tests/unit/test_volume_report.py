@@ -30,7 +30,7 @@ class Facts:
     def __init__(self, in_use: Collection[str] = (), **told: Mapping[Ref, Fact]) -> None:
         self._in_use, self._told = in_use, told
 
-    def users(self, volume: str) -> Collection[str]:
+    def nodes_using(self, volume: str) -> Collection[str]:
         return self._in_use if volume == name_in_use(DRIVER, "h-v") else ()
 
     def of(self, node: str) -> Mapping[Ref, Fact]:

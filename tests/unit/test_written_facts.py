@@ -276,7 +276,7 @@ async def test_nothing_is_remembered_of_who_tells_of_a_claim_no_more(hub: Writin
             await hub.facts.table.remove_all("n1")
         case _:
             await hub.facts.forget("n1")
-    assert not hub.facts.table.tellers(CLAIM)
+    assert not hub.facts.table.nodes_with_fact(CLAIM)
 
 
 async def test_a_node_that_was_deleted_is_written_again_and_its_pods_with_it(hub: WritingHub) -> None:
