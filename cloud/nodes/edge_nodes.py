@@ -5,9 +5,9 @@ Rules:
 * `reach` finds the link for a call, and says why there is none.
 * A node that leaves stays known, with the time at which it left. Its calls are refused with that time. Only an operator
   can say that the node is gone for good.
-* A report that the judge refuses does not count, and the node gets no call of that driver. If an earlier report of it
-  counted, that one stays: the node may have volumes of the driver, so no call goes to another node as the only one.
-* Near the limit of calls on a link, a driver with many of them leaves the last places to the node's other drivers.
+* A report that the judge refuses does not count, and the node gets no call of that driver. An earlier report that
+  counted stays. Without it the hub could take another node for the only one that runs the driver.
+* When a link nears its limit of calls, `has_room` keeps the last quarter for drivers with few calls.
 * A node's first report of a driver counts once it is written, and is written again until then: a hub that forgot the
   node would take another one for the only one that runs the driver. Everything else about nodes is written soon; that
   a node has not come back since this hub began is written after half a minute, or with the node's fence.
@@ -54,6 +54,7 @@ from common.session.limits import has_room
 from common.session.link import Link
 from common.status import Status
 from common.store.database_writer import RETRY_S
+from common.wording import shorten
 
 log = logging.getLogger("csi_bridge.hub.nodes")
 
@@ -66,13 +67,15 @@ class Nodes:
     def __init__(self, records: Records, segments: UniqueSegments, metrics: Metrics, *, max_nodes: int) -> None:
         self.leads: Callable[[], bool] = lambda: True
         self.problems_told: Callable[[str], None] = lambda _node: None  # called when a node may have other problems
-        self.max_nodes = max_nodes  # of which a known one is never refused
-        self._records, self._metrics, self.segments = records, metrics, segments
+        self.max_nodes = max_nodes  # the most known nodes; a known node may always connect
+        self.segments = segments
+        self._records = records
+        self._metrics = metrics
         self._subscribers: list[Callable[[str, str], None]] = []
         self._nodes: dict[str, KnownNode] = {}
         self.connected: set[str] = set()  # those with a visit, for decisions about calls
         self._by_driver: dict[str, set[str]] = {}
-        # for names that the hub does not know, whose nodes may have left just before
+        # It stands for a node that the hub does not know, which may have left just before the hub began.
         self._unknown = KnownNode(StoredNode(""), _now())
         started = time.time()
         for stored in records.take(RecordKind.NODE, read_node):
@@ -84,7 +87,7 @@ class Nodes:
         records.watch(RecordKind.NODE, lambda key: self.record(*key))
         asyncio.get_running_loop().call_later(LONGEST_REDIAL_S, self._note_away, list(self._nodes))
         stored_reports = (report for node in self._nodes.values() for report in node.stored.reports)
-        segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
+        segments.adopt((report.node, report.driver, topology_of(report)) for report in stored_reports)
         self._judge_again(list(self._nodes.values()))
 
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
@@ -135,34 +138,40 @@ class Nodes:
 
     def disconnect(self, name: str, link: Link) -> None:
         node = self.of(name)
-        visit, earlier = node.visit, node.earlier
+        visit = node.visit
+        earlier = node.earlier
         if earlier is not None and earlier.link is link:
             earlier.ended = earlier.ended or time.time()
-            node.earlier, node.left = None, _now()
+            node.earlier = None
+            node.left = _now()
         elif visit is not None and visit.link is link:
             self._end(node, visit)
             node.replaced_soon = 0
             self._put(node, write=self.leads(), since=visit.ended, connected=False)
 
     async def report(self, name: str, reports: Iterable[DriverReport]) -> None:
-        """Take the reports of a node's agent about its drivers; one that it does not mention stays known.
+        """Take the reports of a node's agent about its drivers. An unnamed driver stays known.
 
-        Returns when they count, or when the first attempt to write those of new drivers has failed: the agent's next
-        ones wait for that. They go on if the caller leaves.
+        Returns when the reports count, or when the first write of a new driver's report has failed; only then are the
+        agent's next reports taken. The write goes on if the caller is cancelled.
 
         Raises:
             ValueError: a driver has no usable name, or the new and the earlier reports are too large together. The
-                earlier ones stay.
+                earlier reports stay.
         """
         node = self._nodes[name]
-        told = {report.driver: report for report in reports if report.node == name}
-        if not all(0 < len(driver) <= LONGEST_NAME_CHARS and driver.isprintable() for driver in told):
-            raise ValueError("a driver's name in it is no name")
-        if node.visit is not None:
-            node.visit.gone = (node.visit.gone | node.visit.told.keys()) - told.keys()
-            node.visit.told, node.visit.untaken = told, ""
-        if (written := self._take(node, told)) is not None:
-            await asyncio.wait([written])
+        new = {report.driver: report for report in reports if report.node == name}
+        for driver in new:
+            if not (0 < len(driver) <= LONGEST_NAME_CHARS and driver.isprintable()):
+                raise ValueError(f"{shorten(driver, SHOWN_CHARS)!r} is not a driver's name")
+        visit = node.visit
+        if visit is not None:
+            visit.gone = (visit.gone | visit.told.keys()) - new.keys()
+            visit.told = new
+            visit.untaken = ""
+        write = self._take(node, new)
+        if write is not None:
+            await asyncio.wait([write])
 
     def _judge_again(self, nodes: Iterable[KnownNode]) -> None:
         for node in nodes:
@@ -172,37 +181,55 @@ class Nodes:
                 if node.not_taken(str(error)):
                     log.warning("not all reports of edge node %s can be taken: %s", node.stored.name, error)
 
-    def _take(self, node: KnownNode, told: Mapping[str, DriverReport]) -> asyncio.Future[None] | None:
+    def _take(self, node: KnownNode, reports: Mapping[str, DriverReport]) -> asyncio.Future[None] | None:
         # Judges the earlier reports of other drivers anew, too. Returns the write of first reports.
-        name, old = node.stored.name, {report.driver: report for report in node.stored.reports}
-        # A restarted agent has not asked its drivers yet, and no call goes to another node because this one's is away.
-        judged = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
-        if judged != old and (size := stored_bytes([*map(report_to_json, judged.values())])) > MAX_REPORT_BYTES:
-            raise ValueError(
-                f"{len(judged)} drivers with the earlier ones, {size} bytes in all, and {MAX_REPORT_BYTES} is the "
-                f"limit; the node's earlier report stays; run csi-bridge forget {name} DRIVER for each that is gone"
-            )
-        refused, claims = dict[str, RefusedReport](), []
-        for driver, report in judged.items():  # what one driver gets, the next one does not
-            if found := judge(report, node.rights, self.segments, self._nodes):
-                refused[driver] = found
-            else:
-                claims.append(self.segments.claim(name, driver, topology_of(report)))
-        new = old | {driver: report for driver, report in judged.items() if driver not in refused}
-        refused = _shortened(refused, old.keys())
-        before, node.refused = node.refused, refused
-        node.unwritten |= (first := new.keys() - old.keys())
-        if any(claims) and not first:  # before the report
-            self._records.put(self.segments.record(name))
-        if new != old:
-            is_other = {it: new[it].answers for it in new} != {it: old[it].answers for it in old}
-            self._put(node, write=is_other and not first, reports=tuple(new.values()))
-        written = self._write(node) if first else None
+        name = node.stored.name
+        old = {report.driver: report for report in node.stored.reports}
+        merged = _merge(name, old, reports)
+        all_refused, has_new_segments = self._judge_all(node, merged)
+        new = old | {driver: report for driver, report in merged.items() if driver not in all_refused}
+        refused = _shortened(all_refused, old.keys())
+        refused_before = node.refused
+        node.refused = refused
+        write = self._write_changes(node, old, new, has_new_segments=has_new_segments)
         for driver, report in new.items():
-            if report != old.get(driver) or refused.get(driver) != before.get(driver):
+            if report != old.get(driver) or refused.get(driver) != refused_before.get(driver):
                 self._count(node, driver)
-        note(name, before, refused, self._metrics)
-        return written
+        note(name, refused_before, refused, self._metrics)
+        return write
+
+    def _judge_all(self, node: KnownNode, reports: Mapping[str, DriverReport]) -> tuple[dict[str, RefusedReport], bool]:
+        # Returns the refused reports, and whether the node has got unique segments.
+        refused = dict[str, RefusedReport]()
+        has_new_segments = False
+        # One after another: a segment given to one driver is taken for the next.
+        for driver, report in reports.items():
+            refusal = judge(report, node.rights, self.segments, self._nodes)
+            if refusal is not None:
+                refused[driver] = refusal
+            elif self.segments.claim(node.stored.name, driver, topology_of(report)):
+                has_new_segments = True
+        return refused, has_new_segments
+
+    def _write_changes(
+        self,
+        node: KnownNode,
+        old: Mapping[str, DriverReport],
+        new: Mapping[str, DriverReport],
+        *,
+        has_new_segments: bool,
+    ) -> asyncio.Future[None] | None:
+        first = new.keys() - old.keys()
+        node.unwritten |= first
+        # The segments are written before the report that has them.
+        if has_new_segments and not first:
+            self._records.put(self.segments.record(node.stored.name))
+        if new != old:
+            answers_changed = {driver: report.answers for driver, report in new.items()} != {
+                driver: report.answers for driver, report in old.items()
+            }
+            self._put(node, write=answers_changed and not first, reports=tuple(new.values()))
+        return self._write(node) if first else None
 
     def record(self, name: str) -> Change:
         node = self._nodes.get(name)
@@ -217,14 +244,16 @@ class Nodes:
 
     def _written(self, node: KnownNode, write: asyncio.Future[None]) -> None:
         error = write.exception()
-        if node.write is not write or self._nodes.get(node.stored.name) is not node:  # a newer one decides
+        if node.write is not write or self._nodes.get(node.stored.name) is not node:  # a newer write or node decides
             return
         if error is not None:
             node.trouble = str(error)
             asyncio.get_running_loop().call_later(RETRY_S, self._write_again, node, write)
             return
-        written, node.unwritten, node.trouble = node.unwritten, set(), ""
-        for driver in sorted(written):
+        written_drivers = node.unwritten
+        node.unwritten = set()
+        node.trouble = ""
+        for driver in sorted(written_drivers):
             self._count(node, driver)
 
     def _write_again(self, node: KnownNode, failed: asyncio.Future[None]) -> None:
@@ -242,37 +271,38 @@ class Nodes:
             self._records.put(record_of(node.stored))
 
     def _note_away(self, names: Iterable[str]) -> None:
-        # Most have come since the hub began, and their records say so already.
+        # Most nodes have come since the hub began, and their records say so already.
         for name in names:
-            if (node := self._nodes.get(name)) is not None and node.visit is None:
+            node = self._nodes.get(name)
+            if node is not None and node.visit is None:
                 self._put(node)
 
     def forget(self, name: str, driver: str = "") -> None:
         """Forget a node that is gone for good, or one driver of it. Raises CallError."""
-        what = (
-            f"driver {driver} of edge node {name} is not forgotten" if driver else f"edge node {name} is not forgotten"
-        )
+        subject = f"driver {driver} of edge node {name}" if driver else f"edge node {name}"
+        failure = f"{subject} is not forgotten"
         node = self._nodes.get(name)
         if node is not None:
-            self._forget(node, driver, what)
+            self._forget(node, driver, failure)
         elif not self.segments.forget(name, driver):
-            raise order_refused(what, "the hub knows no such node")
-        self._judge_again([each for each in self._nodes.values() if each.refused])
+            raise order_refused(failure, "the hub knows no such node")
+        self._judge_again([node for node in self._nodes.values() if node.refused])
 
-    def _forget(self, node: KnownNode, driver: str, what: str) -> None:
+    def _forget(self, node: KnownNode, driver: str, failure: str) -> None:
         name = node.stored.name
         known = {report.driver: report for report in node.stored.reports}
         if not driver and (node.visit is not None or node.earlier is not None):
-            raise order_refused(what, "it is connected; stop its agent first")
+            raise order_refused(failure, "it is connected; stop its agent first")
         if driver and driver not in known:
-            raise order_refused(what, "it has never reported such a driver")
+            raise order_refused(failure, "it has never reported such a driver")
         if node.visit is not None and driver in node.visit.told and driver not in node.refused:
             raise order_refused(
-                what,
+                failure,
                 "its agent still reports it; first stop the vendor's node plugin with its node-driver-registrar on "
                 "that node, and take its socket from the agent's --driver if it is named there",
             )
-        self.segments.forget(name, driver)  # first: the hub's next start gives back those that a report has
+        # First: if the hub dies in between, its next start gives back the segments that a stored report has.
+        self.segments.forget(name, driver)
         if driver:
             node.unwritten.discard(driver)
             self._put(node, reports=tuple(report for report in node.stored.reports if report.driver != driver))
@@ -318,7 +348,8 @@ class Nodes:
     def describe(self) -> Iterator[NodeStatus]:
         """Every node, in its state at the moment of its turn. Their calls are left out."""
         for name in sorted(self._nodes):
-            if (node := self._nodes.get(name)) is not None:  # else forgotten since the first one was asked for
+            node = self._nodes.get(name)
+            if node is not None:  # it may be forgotten between two turns
                 yield node.status()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -348,15 +379,18 @@ class Nodes:
         if name not in self._by_driver.get(driver, ()):
             raise driver_missing(driver, name)
         visit = node.visit
-        own, together, most = visit.calls[driver], sum(visit.calls.values()), visit.link.peer.max_streams
+        own = visit.calls[driver]
+        together = sum(visit.calls.values())
+        most = visit.link.peer.max_streams
+        # A full link raises Overloaded itself.
         if together < most and not has_room(own, together, most, sharers=len(node.stored.reports)):
             raise Overloaded(f"driver {driver} on edge node {name}", own, "--max-calls")
         return visit
 
     def _replace(self, node: KnownNode, old: Visit, hello: Hello) -> None:
-        soon = hello.boot == node.stored.boot and time.monotonic() - old.began < SOON_S
-        node.replaced_soon = node.replaced_soon + 1 if soon else 0
-        self._end(node, old)  # first, so that its end is not taken for the node's
+        is_soon = hello.boot == node.stored.boot and time.monotonic() - old.began < SOON_S
+        node.replaced_soon = node.replaced_soon + 1 if is_soon else 0
+        self._end(node, old)  # first, so that the end of the old link is not taken for the node's
         old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
 
     def _take_rights(self, node: KnownNode, link: Link) -> None:
@@ -367,7 +401,9 @@ class Nodes:
 
     def _end(self, node: KnownNode, visit: Visit) -> None:
         visit.ended = visit.ended or time.time()
-        node.visit, node.left, node.has_shut_down = None, _now(), visit.link.draining
+        node.visit = None
+        node.left = _now()
+        node.has_shut_down = visit.link.draining
         self.connected.discard(node.stored.name)
         self._metrics.connected_nodes = len(self.connected)
 
@@ -379,7 +415,22 @@ def _now() -> Moment:
 def _shortened(refused: Mapping[str, RefusedReport], counted: Collection[str]) -> dict[str, RefusedReport]:
     others = islice((driver for driver in refused if driver not in counted), MOST_REFUSED)
     kept = {*others, *counted}
-    return {driver: found for driver, found in refused.items() if driver in kept}
+    return {driver: refusal for driver, refusal in refused.items() if driver in kept}
+
+
+def _merge(name: str, old: Mapping[str, DriverReport], reports: Mapping[str, DriverReport]) -> dict[str, DriverReport]:
+    # Keep the earlier answers: a restarted agent has not asked its drivers yet, and without them a call could go to
+    # another node.
+    merged = {**old, **{driver: _with_former(report, old.get(driver)) for driver, report in reports.items()}}
+    if merged == old:
+        return merged
+    size = stored_bytes([*map(report_to_json, merged.values())])
+    if size > MAX_REPORT_BYTES:
+        raise ValueError(
+            f"{len(merged)} drivers with the earlier ones, {size} bytes in all, and {MAX_REPORT_BYTES} is the limit; "
+            f"the node's earlier report stays; run csi-bridge forget {name} DRIVER for each that is gone"
+        )
+    return merged
 
 
 def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:

@@ -124,13 +124,13 @@ class Elections:
             await self._apply(it, replace(last, epoch=self._next_epoch(last)))
         rules, now = self.rules(it.driver), self.monotonic()
         if it.elected is not None:
-            seat = it.seat(it.elected.node)
-            if not seat.unfit and rules.admits(it.elected.node, seat):
+            candidate = it.serving_candidate(it.elected.node)
+            if not candidate.unfit and rules.admits(it.elected.node, candidate):
                 it.served = now
                 return
         if it.held is not None and now - it.held < LEAST_S:
             return
-        choice = choose(it.elected, it.seats(), rules, served=it.served, now=now)
+        choice = choose(it.elected, it.serving_candidates(), rules, served=it.served, now=now)
         if choice is not None:
             node, why = choice
             new = Elected(node, self._next_epoch(it.elected), self._now(), why)
@@ -164,19 +164,21 @@ class DriverElection:
         self._all = elections
         self.known = elections.nodes.of
 
-    def seat(self, node: str) -> ServingCandidate:
+    def serving_candidate(self, node: str) -> ServingCandidate:
         member = self._all.fleets.of(self.driver).members.get(node)
         if member is None:
             return ServingCandidate("is not known any more")
-        seat = self._all.nodes.of(node).seat(self.driver) if member.has_controller else ServingCandidate(_NO_CONTROLLER)
-        return seat._replace(labels=self._all.labels(node))
+        candidate = ServingCandidate(_NO_CONTROLLER)
+        if member.has_controller:
+            candidate = self._all.nodes.of(node).serving_candidate(self.driver)
+        return candidate._replace(labels=self._all.labels(node))
 
-    def seats(self, most: int | None = None) -> dict[str, ServingCandidate]:
+    def serving_candidates(self, most: int | None = None) -> dict[str, ServingCandidate]:
         """The candidates, fit or not, in the order of their names; at most so many."""
-        return {node: self.seat(node) for node in islice(self._all.fleets.of(self.driver).members, most)}
+        return {node: self.serving_candidate(node) for node in islice(self._all.fleets.of(self.driver).members, most)}
 
     def why_nobody(self) -> str:
-        return why_nobody(self.seats(SHOWN + 1), self._all.rules(self.driver))
+        return why_nobody(self.serving_candidates(SHOWN + 1), self._all.rules(self.driver))
 
     def stops_at(self, claim: Claim) -> float:
         """When the machine of an open create has surely stopped it, in seconds since the epoch.
@@ -196,13 +198,17 @@ class DriverElection:
 
     def trouble(self) -> str:
         """Why the elected node does not serve now; empty if it does."""
-        return self.why_nobody() if self.elected is None else self.seat(self.elected.node).unfit
+        return self.why_nobody() if self.elected is None else self.serving_candidate(self.elected.node).unfit
 
     def is_served(self) -> bool:
         return not self.trouble()
 
     def describe(self) -> ElectionStatus:
-        it, seats, rules = self.elected or Elected("", 0, 0.0, ""), self.seats(), self._all.rules(self.driver)
+        it, seats, rules = (
+            self.elected or Elected("", 0, 0.0, ""),
+            self.serving_candidates(),
+            self._all.rules(self.driver),
+        )
         standby, unfit = others(it.node, seats, rules)
         return ElectionStatus(
             driver=self.driver,

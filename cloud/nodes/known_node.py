@@ -4,10 +4,11 @@ Rules:
 
 * One name belongs to one machine. The same instance with the same or a later boot replaces its old link, if it shows
   the same key or one that was issued to this node. The hub refuses every other machine while a link lives, and shows
-  the conflict. The refused peer hears nothing of the connected one: an attacker could use it for a takeover. The hub
-  also refuses a copy of the state directory: two machines with one instance replace each other's link again and again.
+  the conflict. The refusal says nothing about the connected machine: an attacker could use that for a takeover.
+* Two machines with a copy of one state directory replace each other's link again and again. After `_MOST_SOON` such
+  replacements the hub refuses the newcomer.
 * An agent that renews its certificate connects a second link beside the first (`Hello.beside`). New calls go over the
-  second one. The hub drains the first one: its calls finish there.
+  second link. The hub drains the first link, where its calls finish.
 """
 
 import asyncio
@@ -86,7 +87,7 @@ class KnownNode:
 
     def reported(self) -> dict[str, Mapping[str, str]]:
         """The drivers whose reports count, with the topology that Kubernetes is told."""
-        return {it.driver: told_topology(it) for it in self.counted() if it.driver not in self.refused}
+        return {report.driver: told_topology(report) for report in self.counted() if report.driver not in self.refused}
 
     def why_refused(self, driver: str) -> str:
         """Why the node gets no call of a driver that it reports; else empty."""
@@ -114,7 +115,8 @@ class KnownNode:
     def gone_at(self, machine: str = "") -> Moment | None:
         """When the node left; None while a link of it lives.
 
-        With a machine (`Hello.instance`), only a link of this one counts. Another one has none before that has ended.
+        With `machine` (`Hello.instance`), only links of that machine count. If another machine has the name now, the
+        earlier one's link has ended.
         """
         is_gone = self.visit is None and self.earlier is None
         return self.left if is_gone or machine not in ("", self.stored.instance) else None
@@ -124,18 +126,17 @@ class KnownNode:
         """0 if the node is away or announces none."""
         return self.visit.lease_s if self.visit is not None else 0
 
-    def seat(self, driver: str) -> ServingCandidate:
+    def serving_candidate(self, driver: str) -> ServingCandidate:
         """The node as a candidate to serve a driver that every node could serve."""
         if not self.stored.name:
             return ServingCandidate("is not known any more")
         visit = self.visit
         if visit is None:
-            return (
-                ServingCandidate("has shut down")
-                if self.has_shut_down
-                else ServingCandidate("is away", self.left.monotonic)
-            )
-        if why := self._unfit(visit, driver):
+            if self.has_shut_down:
+                return ServingCandidate("has shut down")
+            return ServingCandidate("is away", self.left.monotonic)
+        why = self._unfit(visit, driver)
+        if why:
             return ServingCandidate(why)
         if driver not in visit.told:
             return ServingCandidate("has not reported the driver since it connected", visit.began)
@@ -144,7 +145,8 @@ class KnownNode:
 
     def status(self) -> NodeStatus:
         """The node for operators, without its calls."""
-        stored, reports = self.stored, self.counted()
+        stored = self.stored
+        reports = self.counted()
         link = self.visit.link if self.visit is not None else None
         return NodeStatus(
             node=stored.name,
@@ -160,46 +162,57 @@ class KnownNode:
             problems=[*self._problems(self.visit)] if self.visit is not None else [],
             unreported=self._unreported(reports),
             versions={report.driver: vendor_version(report) for report in reports},
-            node_only=[it.driver for it in reports if is_node_only(it.answers.get(GET_PLUGIN_CAPABILITIES))],
+            node_only=[
+                report.driver for report in reports if is_node_only(report.answers.get(GET_PLUGIN_CAPABILITIES))
+            ],
             streams=link.open_streams if link is not None else 0,
             conflict=self.conflict if time.monotonic() - self.refused_at < _CONFLICT_S else "",
         )
 
     def check_machine(self, hello: Hello, link: Link) -> None:
         """Refuse a link of another machine while one of this machine lives. Raises HandshakeRefused."""
-        if (live := self.visit or self.earlier) is None:
+        live = self.visit or self.earlier
+        if live is None:
             return
-        stored, name = self.stored, hello.name
-        here, there = live.link.peer_identity, link.peer_identity
-        why, more = f"another machine is connected as {name}; give each --node a name of its own", ""
-        if hello.instance == stored.instance:
-            if not _follows(here, there):
-                more = ": its key is another one, and its certificate is no later one"
-            elif hello.boot < stored.boot:
+        name = hello.name
+        stored = self.stored
+        connected = live.link.peer_identity
+        newcomer = link.peer_identity
+        why = f"another machine is connected as {name}; give each --node a name of its own"
+        evidence = ""
+        if hello.instance == stored.instance and _follows(connected, newcomer):
+            if hello.boot < stored.boot:
                 raise HandshakeRefused(Reason.STALE, f"a later start of this machine is connected as {name}")
-            elif hello.boot == stored.boot and self.replaced_soon >= _MOST_SOON:
-                why = (
-                    f"another machine is connected as {name} with this one's identity; give each --node a name and a "
-                    f"--state-dir of its own, and never copy instance.json"
-                )
-                more = ": one is a copy of the other"
-            else:
+            if hello.boot > stored.boot or self.replaced_soon < _MOST_SOON:
                 return
+            why = (
+                f"another machine is connected as {name} with this one's identity; give each --node a name and a "
+                f"--state-dir of its own, and never copy instance.json"
+            )
+            evidence = ": one is a copy of the other"
+        elif hello.instance == stored.instance:
+            evidence = ": its key is another one, and its certificate is no later one"
         self.conflict = (
-            f"two machines use the node name {name}: instance {stored.instance} at {here.address}, connected since "
-            f"{timestamp(stored.since)}, stays, instance {hello.instance} at {there.address} is refused{more}"
+            f"two machines use the node name {name}: instance {stored.instance} at {connected.address}, connected "
+            f"since {timestamp(stored.since)}, stays, instance {hello.instance} at {newcomer.address} is "
+            f"refused{evidence}"
         )
         self.refused_at = time.monotonic()
         raise HandshakeRefused(Reason.CONFLICT, why, shown=self.conflict)
 
     def take_beside(self, live: Visit, link: Link) -> None:
-        # Its new link takes the new calls. The hub drains the live one: only the hub knows its last call there.
-        name, earliest = self.stored.name, self.earlier
+        # The new link takes the new calls. The hub drains the live link: only the hub knows the last call there.
+        name = self.stored.name
+        earliest = self.earlier
         self.earlier = live
         self.visit = replace(live, link=link, calls=defaultdict(int))
         self.conflict = ""
-        line, address = "edge %s at %s shows its next certificate on a second link", link.peer_identity.address
-        log.info(line, name, address, extra=of_peer(f"edge {name}"))
+        log.info(
+            "edge %s at %s shows its next certificate on a second link",
+            name,
+            link.peer_identity.address,
+            extra=of_peer(f"edge {name}"),
+        )
         if earliest is not None:  # an agent has two links at most
             earliest.ended = time.time()
             earliest.link.goodbye(Reason.REPLACED, f"{name} has connected again")
@@ -215,8 +228,8 @@ class KnownNode:
             return f"is refused: {self.refused[driver].why}"
         if driver in visit.gone:
             return "reports the driver no more"
-        told = visit.told.get(driver)
-        return f"has lost the driver: {told.away[:SHOWN_CHARS]}" if told is not None and told.away else ""
+        report = visit.told.get(driver)
+        return f"has lost the driver: {report.away[:SHOWN_CHARS]}" if report is not None and report.away else ""
 
     def _unreported(self, reports: list[DriverReport]) -> list[str]:
         if self.visit is None or time.monotonic() - self.visit.began < _ASKED_S:

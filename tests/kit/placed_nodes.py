@@ -505,7 +505,7 @@ class _PlacedNode:
     def why_refused(self, _driver: str) -> str:
         return self._world.refused.get(self._name, "")
 
-    def seat(self, _driver: str) -> ServingCandidate:
+    def serving_candidate(self, _driver: str) -> ServingCandidate:
         if self._name in self._world.away:
             return ServingCandidate("is away", self.gone_at().monotonic)  # type: ignore[union-attr]  # it is away
         return ServingCandidate(self._world.unfit.get(self._name, ""))

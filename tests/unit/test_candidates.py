@@ -31,7 +31,7 @@ async def came(world: Known, *, lease_s: int = 60) -> tuple[Link, Link]:
 
 
 def seat(world: Known) -> ServingCandidate:
-    return world.nodes.of("n1").seat(DRIVER)
+    return world.nodes.of("n1").serving_candidate(DRIVER)
 
 
 async def test_a_connected_node_that_reports_the_driver_can_serve_it(world: Known) -> None:
