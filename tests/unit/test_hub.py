@@ -467,23 +467,6 @@ async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_n
     assert (await node_of(world)).last_error is None
 
 
-async def test_a_call_that_the_hub_refuses_for_a_node_is_that_nodes_failure(world: Hub) -> None:
-    async def never(_stream: Stream) -> None:
-        await asyncio.Event().wait()
-
-    await with_driver(world, never)
-    (await world.edge("n2")).open(Kind.REPORT, encode_reports([report(node="n2")]))
-    await settle()
-    request, driver = CreateVolumeRequest(name="v").SerializeToString(), await world.driver()
-    for node in ("n1", "n2"):
-        stream = driver.open(Kind.CALL, request, subject=DRIVER, method=CREATE, node=node, call="c-1")
-        await settle()
-    assert "edge node n1 may have carried out" in stream.status.message
-    failures = {node.node: node.last_error for node in await world.pages.nodes()}
-    assert failures["n1"] is None
-    assert (failures["n2"].code, failures["n2"].by) == ("UNAVAILABLE", "hub")
-
-
 async def test_of_calls_for_nodes_that_nobody_knows_nothing_is_remembered(world: Hub) -> None:
     operator = await world.operator()
     stream = operator.open(Kind.CALL, b"", subject=DRIVER, method=CREATE, node="made-up", call="c-1")
