@@ -5,7 +5,8 @@ Rules:
 * A malformed field is an error. One that a driver could misunderstand is `Unresolved`, with a reason in words.
 * A file system type is one word, and a mount option has no control character: drivers run `mkfs.<type>` as root, and
   some write options into files of lines.
-  An SELinux label, of which a pod's user chooses a part, has a label's characters: a quote would end its mount option.
+* An SELinux label has only a label's characters. The pod's user chooses a part of it, and a quote would end the mount
+  option.
 * A name that becomes a part of a path (the pod's uid, the name of a PersistentVolume or an inline volume) has the
   characters of Kubernetes' names: drivers write paths into files of lines, and some into commands of a shell.
 """
@@ -44,7 +45,7 @@ class Unresolved(Exception):
 
 @dataclass(slots=True)
 class Use:
-    """How the containers of a pod use one of its volumes."""
+    """How a pod's containers use one volume."""
 
     mounted: bool = False
     mapped: bool = False
@@ -53,10 +54,10 @@ class Use:
     places: list[ContainerUse] = field(default_factory=list)
 
 
-def driver_rules(found: Object | None) -> DriverRules:
-    if found is None:
+def driver_rules(driver_object: Object | None) -> DriverRules:
+    if driver_object is None:
         return DriverRules()
-    spec = found.read().get("spec") or {}
+    spec = driver_object.read().get("spec") or {}
     modes = spec.get("volumeLifecycleModes") or ["Persistent"]
     requests = spec.get("tokenRequests") or []
     return DriverRules(
@@ -68,16 +69,16 @@ def driver_rules(found: Object | None) -> DriverRules:
         selinux_mount=spec.get("seLinuxMount") is True,
         requires_republish=spec.get("requiresRepublish") is True,
         token_audiences=tuple(
-            (str(one.get("audience", "")), int(one.get("expirationSeconds") or 0)) for one in requests
+            (str(request.get("audience", "")), int(request.get("expirationSeconds") or 0)) for request in requests
         ),
         tokens_in_secrets=spec.get("serviceAccountTokenInSecrets") is True,
     )
 
 
-def labels_of(found: Object | None) -> dict[str, str]:
+def labels_of(node_object: Object | None) -> dict[str, str]:
     """Return the labels of an object; none if it is missing or not readable."""
     try:
-        labels = found.read()["metadata"].get("labels") if found is not None else None
+        labels = node_object.read()["metadata"].get("labels") if node_object is not None else None
         return {str(key): str(value) for key, value in (labels or {}).items()}
     except (AttributeError, KeyError, TypeError, ValueError):
         return {}
@@ -120,14 +121,15 @@ def file_label(options: Body) -> str:
     return label
 
 
-def bound_claim(found: Object, body: Body, volume: str) -> BoundClaim:
-    spec, status = body["spec"], body["status"]
+def bound_claim(claim_object: Object, body: Body, volume: str) -> BoundClaim:
+    spec = body["spec"]
+    status = body["status"]
     allocated = (status.get("allocatedResources") or {}).get("storage")
     annotations = body["metadata"].get("annotations") or {}
     return BoundClaim(
-        namespace=found.ref.namespace,
-        name=found.ref.name,
-        uid=found.stamp.uid,
+        namespace=claim_object.ref.namespace,
+        name=claim_object.ref.name,
+        uid=claim_object.stamp.uid,
         volume=volume,
         status_bytes=storage_bytes(status.get("capacity")),
         requested_bytes=storage_bytes((spec.get("resources") or {}).get("requests")),
@@ -137,28 +139,28 @@ def bound_claim(found: Object, body: Body, volume: str) -> BoundClaim:
     )
 
 
-def require_name(what: str, name: str) -> None:
+def require_name(title: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise Unresolved(f"{what} is {shown(name)}, which has characters that no name in Kubernetes has")
+        raise Unresolved(f"{title} is {shown(name)}, which has characters that no name in Kubernetes has")
 
 
-def fs_type_of(what: str, csi: Body) -> str:
-    found = str(csi.get("fsType") or "")
-    if found and not _FS_TYPE.fullmatch(found):
-        raise Unresolved(f"{what} has the fsType {shown(found)}, which is not the name of a file system")
-    return found
+def fs_type_of(title: str, csi: Body) -> str:
+    fs_type = str(csi.get("fsType") or "")
+    if fs_type and not _FS_TYPE.fullmatch(fs_type):
+        raise Unresolved(f"{title} has the fsType {shown(fs_type)}, which is not the name of a file system")
+    return fs_type
 
 
-def mount_options_of(what: str, spec: Body) -> tuple[str, ...]:
-    found = tuple(str(option) for option in spec.get("mountOptions") or ())
-    for option in found:
+def mount_options_of(title: str, spec: Body) -> tuple[str, ...]:
+    options = tuple(str(option) for option in spec.get("mountOptions") or ())
+    for option in options:
         if _CONTROL.search(option):
-            raise Unresolved(f"{what} has the mount option {shown(option)}, which has a control character")
-    return found
+            raise Unresolved(f"{title} has the mount option {shown(option)}, which has a control character")
+    return options
 
 
-def group_id(given: Any) -> int:
-    group = int(given)
+def group_id(value: Any) -> int:
+    group = int(value)
     if not 0 <= group <= _LARGEST_GROUP:
         raise ValueError(f"the fsGroup {group} is not a group id")
     return group
@@ -168,9 +170,9 @@ def storage_bytes(resources: Body | None) -> int:
     return parse_bytes((resources or {}).get("storage", 0))
 
 
-def texts(given: Body | None) -> dict[str, str]:
-    return {str(key): str(value) for key, value in (given or {}).items()}
+def texts(fields: Body | None) -> dict[str, str]:
+    return {str(key): str(value) for key, value in (fields or {}).items()}
 
 
-def secret_ref(given: Body | None) -> SecretRef | None:
-    return SecretRef(str(given.get("namespace") or ""), str(given["name"])) if given else None
+def secret_ref(reference: Body | None) -> SecretRef | None:
+    return SecretRef(str(reference.get("namespace") or ""), str(reference["name"])) if reference else None

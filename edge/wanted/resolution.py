@@ -10,7 +10,8 @@ Rules:
 * A malformed object leaves its volumes unresolved; the pod stays known.
 * A pod that is being deleted is over when its status says that all containers have ended. It is also over when its
   grace period has passed since this process learned of the deletion. The deletion timestamp does not count: another
-  machine wrote it, and the object may have arrived late. Until then nothing on this node had stopped the containers.
+  machine wrote it, and the object may have arrived late. Before this process learned of the deletion, nothing here had
+  stopped the containers.
 """
 
 import sys
@@ -84,23 +85,28 @@ class PodWants:
 class NodeContext:
     """The node's state that a resolution reads besides the Pod object."""
 
-    look: Callable[[Ref], Object | None]  # returns the object that a Ref names
+    find_object: Callable[[Ref], Object | None]  # returns the object that a Ref names
     node: str
     labels: Mapping[str, str] = field(default_factory=dict)  # the node's
     selinux: bool  # whether the node's kernel enforces labels
     opt_in: OptIn
 
 
-def resolve(found: Object, context: NodeContext, *, now: float, deleted_at: float | None) -> PodWants | None:
-    """Return what a Pod object wants; None if it is another node's. `now` and `deleted_at` are monotonic times."""
+def resolve(pod_object: Object, context: NodeContext, *, now: float, deleted_at: float | None) -> PodWants | None:
+    """Return the volumes that a Pod object wants, or None if the pod is bound to another node.
+
+    `now` and `deleted_at` are monotonic times.
+    """
     try:
-        body = found.read()
+        body = pod_object.read()
         # An empty nodeName is a malformed object, not another node's pod.
         if str(body["spec"].get("nodeName", "")) not in {context.node, ""}:
             return None
-        deleted_at, ends_at = _deletion(body, now if deleted_at is None else deleted_at)
-        require_name("the pod's uid", found.stamp.uid)
-        pod = _pod(found, body, is_over=ends_at is not None and (ends_at <= now or _all_ended(body)))
+        learned_at = now if deleted_at is None else deleted_at
+        deleted_at, ends_at = _deletion(body, learned_at)
+        require_name("the pod's uid", pod_object.stamp.uid)
+        is_over = ends_at is not None and (ends_at <= now or _all_ended(body))
+        pod = _pod(pod_object, body, is_over=is_over)
         if pod.gone:
             return PodWants(pod=pod, deleted_at=deleted_at)
         wants = _Resolver(context, pod, body).wants()
@@ -108,8 +114,8 @@ def resolve(found: Object, context: NodeContext, *, now: float, deleted_at: floa
     except Unresolved as reason:
         why = str(reason)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        why = _malformed(found.ref, error)
-    known = Pod(uid=found.stamp.uid, namespace=found.ref.namespace, name=found.ref.name)
+        why = _malformed(pod_object.ref, error)
+    known = Pod(uid=pod_object.stamp.uid, namespace=pod_object.ref.namespace, name=pod_object.ref.name)
     return without_body(known, why)
 
 
@@ -118,34 +124,36 @@ def without_body(pod: Pod, why: str, *, unread: bool = False) -> PodWants:
     return PodWants(pod=pod, unresolved={"": why}, unread=unread)
 
 
-def _deletion(body: Body, known_at: float) -> tuple[float | None, float | None]:
+def _deletion(body: Body, learned_at: float) -> tuple[float | None, float | None]:
     metadata = body["metadata"]
     if not metadata.get("deletionTimestamp"):
         return None, None
     grace_s = metadata.get("deletionGracePeriodSeconds")
-    return known_at, known_at + (_GRACE_S if grace_s is None else int(grace_s))
+    if grace_s is None:
+        grace_s = _GRACE_S
+    return learned_at, learned_at + int(grace_s)
 
 
 def _all_ended(body: Body) -> bool:
     status = body.get("status") or {}
     ended = {
-        one["name"]
+        container["name"]
         for kind in _STATUSES
-        for one in status.get(kind) or ()
-        if (one.get("state") or {}).get("terminated") is not None
+        for container in status.get(kind) or ()
+        if (container.get("state") or {}).get("terminated") is not None
     }
     return all(container["name"] in ended for container in containers_of(body["spec"]))
 
 
-def _pod(found: Object, body: Body, *, is_over: bool) -> Pod:
+def _pod(pod_object: Object, body: Body, *, is_over: bool) -> Pod:
     spec = body["spec"]
     ended = (body.get("status") or {}).get("phase") in _ENDED
     context = spec.get("securityContext") or {}
     group = context.get("fsGroup")
     return Pod(
-        uid=found.stamp.uid,
-        namespace=found.ref.namespace,
-        name=found.ref.name,
+        uid=pod_object.stamp.uid,
+        namespace=pod_object.ref.namespace,
+        name=pod_object.ref.name,
         service_account=sys.intern(str(spec.get("serviceAccountName") or "default")),
         fs_group=None if group is None else group_id(group),
         fs_group_on_root_mismatch=context.get("fsGroupChangePolicy") == "OnRootMismatch",
@@ -170,25 +178,26 @@ class _Resolver:
         unresolved: dict[str, str] = {}
         refused: set[str] = set()
         uses = uses_of(self._body["spec"])
-        for given in self._body["spec"].get("volumes") or ():
-            name = str(given["name"])
+        for entry in self._body["spec"].get("volumes") or ():
+            name = str(entry["name"])
             if name not in uses:
                 continue
             try:
-                one = self._volume(given, name, uses[name])
+                volume = self._volume(entry, name, uses[name])
             except Unresolved as reason:
                 unresolved[name] = str(reason)
             except NotDeferrable as reason:
                 unresolved[name] = f"volume {name} cannot be deferred to the runtime: {reason}"
                 refused.add(name)
             except OSError as error:  # the object cannot be read from the disk
-                unresolved[name], self._unread = str(error), True
+                unresolved[name] = str(error)
+                self._unread = True
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 unresolved[name] = _malformed(None, error)
             else:
-                if one is not None:
-                    volumes.append(one)
-        for name in self._asked - {one.volume_name for one in volumes} - unresolved.keys():
+                if volume is not None:
+                    volumes.append(volume)
+        for name in self._asked - {volume.volume_name for volume in volumes} - unresolved.keys():
             unresolved[name] = f"the pod asks to defer {shown(name)}, and mounts no CSI volume of that name"
             refused.add(name)
         return PodWants(
@@ -201,22 +210,22 @@ class _Resolver:
             unread=self._unread,
         )
 
-    def _volume(self, given: Body, name: str, use: Use) -> PodVolume | None:
-        if given.get("persistentVolumeClaim"):
-            source = given["persistentVolumeClaim"]
+    def _volume(self, entry: Body, name: str, use: Use) -> PodVolume | None:
+        if entry.get("persistentVolumeClaim"):
+            source = entry["persistentVolumeClaim"]
             return self._claimed(name, str(source["claimName"]), use, read_only=source.get("readOnly") is True)
-        if given.get("ephemeral"):
+        if entry.get("ephemeral"):
             return self._claimed(name, f"{self._pod.name}-{name}", use, read_only=False, owned=True)
-        if given.get("csi"):
-            return self._inline(name, given["csi"])
+        if entry.get("csi"):
+            return self._inline(name, entry["csi"])
         return None
 
     # ---- volumes of claims -------------------------------------------------------------------------------------------
 
     def _claimed(self, name: str, claim: str, use: Use, *, read_only: bool, owned: bool = False) -> PodVolume:
         ref = Ref("PersistentVolumeClaim", self._pod.namespace, claim)
-        found = self._require(ref)
-        body = found.read()
+        claim_object = self._require(ref)
+        body = claim_object.read()
         title = f"PVC {ref.namespace}/{ref.name}"
         if owned and not _is_owned(body, self._pod.uid):
             raise Unresolved(
@@ -228,10 +237,10 @@ class _Resolver:
         status = body.get("status") or {}
         if status.get("phase") != "Bound":
             raise Unresolved(f"{title} is not bound")
-        bound = str(body["spec"].get("volumeName") or "")
-        if not bound:
+        pv_name = str(body["spec"].get("volumeName") or "")
+        if not pv_name:
             raise Unresolved(f"{title} is bound, but does not name its PV")
-        volume = self._persistent(bound, bound_claim(found, body, bound))
+        volume = self._persistent(pv_name, bound_claim(claim_object, body, pv_name))
         if use.mounted and volume.block:
             raise Unresolved(f"volume {name} has volumeMode Block, but is listed in volumeMounts")
         if use.mapped and not volume.block:
@@ -243,29 +252,34 @@ class _Resolver:
 
     def _persistent(self, name: str, claim: BoundClaim) -> Volume:
         require_name("the PV's name", name)
-        ref = Ref("PersistentVolume", "", name)
-        body = self._require(ref).read()
+        body = self._require(Ref("PersistentVolume", "", name)).read()
         spec = body["spec"]
-        owner = spec.get("claimRef")
-        if not owner:
-            raise Unresolved(f"PV {name} is not bound to PVC {claim.namespace}/{claim.name} yet: it has no claimRef")
-        if owner.get("uid") != claim.uid:
-            raise Unresolved(
-                f"PV {name} belongs to another PVC: its claimRef has the uid {owner.get('uid')}, and "
-                f"PVC {claim.namespace}/{claim.name} has {claim.uid}"
-            )
-        csi = spec.get("csi")
-        if not csi:
+        _check_owner(name, spec, claim)
+        if not spec.get("csi"):
             raise Unresolved(f"PV {name} is not a CSI volume, and the agent mounts no others")
-        required, node = (spec.get("nodeAffinity") or {}).get("required"), self._context.node
+        self._check_affinity(name, spec)
+        volume = self._volume_of(name, body, claim)
+        if volume.rules.attach_required:
+            self._stamp(Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._context.node)))
+        self._stamp_calls(volume)
+        return volume
+
+    def _check_affinity(self, name: str, spec: Body) -> None:
+        required = (spec.get("nodeAffinity") or {}).get("required")
+        node = self._context.node
         if required is not None and not selects(required.get("nodeSelectorTerms") or [], self._context.labels, node):
             raise Unresolved(f"PV {name} is not for this node: its nodeAffinity does not match the labels of {node}")
-        annotations, parameters = body["metadata"].get("annotations"), self._class_parameters(spec)
+
+    def _volume_of(self, name: str, body: Body, claim: BoundClaim) -> Volume:
+        spec = body["spec"]
+        csi = spec["csi"]
+        annotations = body["metadata"].get("annotations")
+        parameters = self._class_parameters(spec)
         rules = self._rules(str(csi["driver"]))
         if not rules.persistent:
             raise Unresolved(f"the CSIDriver object of {csi['driver']} does not allow the volume mode Persistent")
         modes = tuple(str(mode) for mode in spec.get("accessModes") or ())
-        volume = Volume(
+        return Volume(
             driver=str(csi["driver"]),
             handle=str(csi["volumeHandle"]),
             name=name,
@@ -283,10 +297,6 @@ class _Resolver:
             offline_flaw=offline_policy.flaw(annotations, parameters),
             rules=rules,
         )
-        if rules.attach_required:
-            self._stamp(Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._context.node)))
-        self._stamp_calls(volume)
-        return volume
 
     # ---- inline volumes ----------------------------------------------------------------------------------------------
 
@@ -296,7 +306,7 @@ class _Resolver:
         ref = Ref("CSIDriver", "", driver)
         rules = self._rules(driver)
         if not rules.ephemeral:
-            why = "does not list the volume mode Ephemeral" if self._context.look(ref) else "is missing"
+            why = "does not list the volume mode Ephemeral" if self._context.find_object(ref) else "is missing"
             raise Unresolved(f"volume {name} is an inline volume of driver {driver}, whose CSIDriver object {why}")
         secret = csi.get("nodePublishSecretRef")
         volume = Volume(
@@ -318,24 +328,24 @@ class _Resolver:
     def _deferred(self, want: PodVolume, use: Use) -> PodVolume:
         if want.volume_name not in self._asked and not is_true(want.volume.attributes.get(ATTRIBUTE)):
             return want
-        found = self._context.look(Ref("CSIDriver", "", want.volume.driver))
-        annotations = (found.read()["metadata"].get("annotations") if found is not None else None) or {}
-        allowed = is_true(annotations.get(ANNOTATION))
+        driver = self._context.find_object(Ref("CSIDriver", "", want.volume.driver))
+        annotations = driver.read()["metadata"].get("annotations") if driver is not None else None
+        allowed = is_true((annotations or {}).get(ANNOTATION))
         return self._context.opt_in.decide(want, allowed=allowed, sub_path=use.sub_path)
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 
     def _look_up(self, ref: Ref) -> Object | None:
         self._refs.add(ref)
-        return self._context.look(ref)
+        return self._context.find_object(ref)
 
     def _require(self, ref: Ref) -> Object:
-        found = self._look_up(ref)
-        if found is None:
+        target = self._look_up(ref)
+        if target is None:
             kind = "PVC" if ref.kind == "PersistentVolumeClaim" else "PV"
             where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
             raise Unresolved(f"{kind} {where} is not known to this node")
-        return found
+        return target
 
     def _rules(self, driver: str) -> DriverRules:
         return driver_rules(self._look_up(Ref("CSIDriver", "", driver)))
@@ -345,12 +355,14 @@ class _Resolver:
         name = spec.get("storageClassName")
         if not name:
             return {}
-        found = self._look_up(Ref("StorageClass", "", str(name)))
-        return (found.read().get("parameters") or {}) if found is not None else {}
+        storage_class = self._look_up(Ref("StorageClass", "", str(name)))
+        if storage_class is None:
+            return {}
+        return storage_class.read().get("parameters") or {}
 
     def _stamp(self, ref: Ref) -> None:
-        found = self._look_up(ref)
-        self._stamps[ref] = f"{found.stamp.uid} {found.stamp.version}" if found is not None else ""
+        target = self._look_up(ref)
+        self._stamps[ref] = f"{target.stamp.uid} {target.stamp.version}" if target is not None else ""
 
     def _stamp_calls(self, volume: Volume) -> None:
         for secret in (volume.stage_secret, volume.publish_secret, volume.expand_secret):
@@ -372,7 +384,20 @@ class _Resolver:
         if len(labels) > 1:
             raise Unresolved(f"PV {volume.name} is used with several SELinux labels in one pod")
         security = self._body["spec"].get("securityContext") or {}
-        return labels.pop() if labels and security.get("seLinuxChangePolicy") != "Recursive" else ""
+        if not labels or security.get("seLinuxChangePolicy") == "Recursive":
+            return ""
+        return labels.pop()
+
+
+def _check_owner(name: str, spec: Body, claim: BoundClaim) -> None:
+    owner = spec.get("claimRef")
+    if not owner:
+        raise Unresolved(f"PV {name} is not bound to PVC {claim.namespace}/{claim.name} yet: it has no claimRef")
+    if owner.get("uid") != claim.uid:
+        raise Unresolved(
+            f"PV {name} belongs to another PVC: its claimRef has the uid {owner.get('uid')}, and "
+            f"PVC {claim.namespace}/{claim.name} has {claim.uid}"
+        )
 
 
 def _is_owned(body: Body, uid: str) -> bool:
@@ -381,5 +406,5 @@ def _is_owned(body: Body, uid: str) -> bool:
 
 
 def _malformed(ref: Ref | None, error: Exception) -> str:
-    what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-    return f"{ref or 'an object that it needs'} is malformed ({what})"
+    reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return f"{ref or 'an object that it needs'} is malformed ({reason})"
