@@ -372,7 +372,9 @@ def test_two_drivers_of_one_name_on_a_node_are_named_and_neither_is_called(
 def test_a_method_with_an_absurd_name_is_refused_and_the_link_lives(shared: Routed, name: str) -> None:
     code, message = shared.sidecar.call(f"/csi.v1.Controller/{'x' * 5_000}", b"").refusal
     assert code is Code.UNAVAILABLE
-    assert message.startswith("the name of a method, driver or node of 5019 bytes is larger than the limit of 1024")
+    assert message.startswith(
+        "the name of a method, driver or node of 5019 characters is larger than the limit of 1024"
+    )
     assert shared.sidecar.call("CreateVolume", create(name)).ok
 
 
