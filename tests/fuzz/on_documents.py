@@ -13,7 +13,6 @@ from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object, check_ref, keep, r
 from common.csi.reports import decode_reports, encode_reports, vendor_version
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from common.objects.pod_fact import read_volumes
-from common.objects.topology import segment_of
 from edge.direct.mount_info import device_of
 from edge.volume_errors import Uncertain
 from tests.fuzz.cutter import Cutter
@@ -50,7 +49,7 @@ def reports(data: bytes) -> None:
         assert decode_reports(encode_reports(found)) == found
     for report in found:
         vendor_version(report)
-        Fleet({report.node: _member(report, segment_of(report.node))})
+        Fleet({report.node: _member(report)})
 
 
 def mount_infos(data: bytes) -> None:
