@@ -27,14 +27,9 @@ from tests.unit.wire.pair import SMALL, hello_of
 _NUMBERS = (0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 100, 399, 400, 1_000, 4_000, 2**31, LARGEST_NUMBER)
 _TEXTS = ("", "edge", "driver", "n7", "d.example", "/csi.v1.Controller/CreateVolume", "x" * 1_100)
 
-_FRAMES = (
-    messages.Goodbye, messages.Drain, messages.Ping, messages.Pong, messages.Open, messages.Chunk, messages.Credit,
-    messages.End, messages.Cancel, messages.Ack, messages.NotUnderstood, messages.Hello,
-)  # fmt: skip
-_SYNC = (
-    sync_messages.Digest, sync_messages.Differ, sync_messages.Held, sync_messages.HeldAll, sync_messages.Put,
-    sync_messages.Drop, sync_messages.InStep, sync_messages.Stored, sync_messages.Refused,
-)  # fmt: skip
+_FIRST, *_LATER = messages.TYPES.values()
+_FRAMES = (*_LATER, _FIRST)  # the corpus numbers them so
+_SYNC = tuple(sync_messages.TYPES.values())
 
 
 def codec(data: bytes) -> None:
