@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from cloud.kinds import tokens
+from cloud.kinds.table import KINDS
 from cloud.sources.manifests.binding import Bound, NodeReports, bind
 from cloud.sources.manifests.manifest_objects import BrokenFile, Entry, read_objects
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import read_fact
 from common.objects.objects import Object, Ref, Stamp, encode_body
-from tests.kit.cluster_objects import attachment, claim, driver, node, pod, secret, volume
+from tests.kit.cluster_objects import attachment, claim, driver, node, pod, secret, storage_class, volume
 from tests.kit.trusting import TRUSTING
 
 Path = tuple[str | int, ...]
@@ -77,6 +79,14 @@ OBJECTS: dict[str, Any] = {
     | {"status": {"phase": "Bound"}},
     "VolumeAttachment": attachment("a", volume="v"),
     "CSIDriver": driver(),
+    "StorageClass": storage_class("fast", offline="fence") | {"volumeBindingMode": "WaitForFirstConsumer"},
+    tokens.KIND: {
+        "apiVersion": tokens.API_VERSION,
+        "kind": tokens.KIND,
+        "metadata": {"name": "u", "namespace": "default"},
+        "tokens": {"vault": {"token": "t", "expirationTimestamp": "2030-01-31T12:00:00Z"}},
+        "problem": "no token",
+    },
     "Secret": secret("s") | {"type": "Opaque", "data": {"a": "YQ=="}, "stringData": {"b": "c"}},
     "Node": node() | {"status": {"volumesAttached": [{"name": "a", "devicePath": ""}]}},
 }
@@ -120,6 +130,10 @@ def oddities(value: Any) -> Iterator[tuple[Any, str]]:
                 part = part[step]
             part[path[-1]] = odd
             yield changed, f"{path} is {odd!r:.40}"
+
+
+def test_each_kind_that_a_node_gets_is_among_them() -> None:
+    assert {*OBJECTS} == {*KINDS}
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
