@@ -240,7 +240,9 @@ def test_a_flood_of_websocket_pings_that_nobody_reads_is_cut_off(hub: Hub, greet
         else:
             stranger.upgrade()
         stranger.flood(websocket_frame(bytes(125), opcode=PING) * 500, most=200 << 20)
-        hub.wait_logged(f"{node_of(stranger)} is gone: it asks" if greeted else f"no hello from {stranger.address}")
+        hub.wait_logged(
+            f"{node_of(stranger)} is gone: the peer asks" if greeted else f"no hello from {stranger.address}"
+        )
     assert resident_bytes(hub) - before < MOST_GROWTH_BYTES
 
 
