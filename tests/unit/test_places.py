@@ -3,14 +3,12 @@
 from pathlib import Path
 
 from cli.doctor.permissions import HUB, NEEDED
-from cloud.kinds import tokens
 from cloud.kinds.table import KINDS
 from cloud.kube.client import RESOURCES, Resource
 from cloud.proxy.driver_settings import Mode
 from cloud.sources.cluster.cluster import WATCHED
 from cloud.sources.manifests.manifest_objects import NOT_NEEDED
 
-ON_DEMAND = {"Secret", tokens.KIND}
 STORAGE_PAGE = Path(__file__).parents[2] / "docs" / "storage.md"
 
 
@@ -18,11 +16,6 @@ def permission_of(resource: Resource) -> str:
     """A resource as a role names it: `pods`, or `csidrivers.storage.k8s.io`."""
     group = resource.group.removeprefix("api/").removeprefix("apis/").rpartition("/")[0]
     return f"{resource.plural}.{group}".rstrip(".")
-
-
-def test_each_kind_that_a_node_gets_is_watched_or_read_on_demand() -> None:
-    assert {*WATCHED} | ON_DEMAND == {*KINDS}
-    assert not {*WATCHED} & ON_DEMAND
 
 
 def test_an_object_of_a_kind_that_a_node_gets_is_not_dropped_from_a_manifest() -> None:

@@ -32,9 +32,8 @@ from common.objects.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 
-WATCHED: Final = (
-    "CSIDriver", "StorageClass", "Node", "PersistentVolume", "PersistentVolumeClaim", "VolumeAttachment", "Pod",
-)  # fmt: skip
+_ON_DEMAND: Final = ("Secret", tokens.KIND)  # of these, the hub has only the objects that a node needs
+WATCHED: Final = tuple(kind for kind in reversed(KINDS) if kind not in _ON_DEMAND)  # pods last: they need the others
 
 
 class Cluster(Source):
