@@ -96,7 +96,9 @@ class VolumeManager:
         self._running = True
         self._objects.subscribe(self._objects_changed)
         self._drivers.subscribe(self._drivers_changed)
-        await self._fencing.keep_only(key for key, volume in self._volumes.items() if volume.rows.device is not None)
+        await self._fencing.release_others(
+            key for key, volume in self._volumes.items() if volume.rows.device is not None
+        )
         # No key: a volume with `fence` has an attachment, which already keeps other nodes off.
         acked = partial(self._host.in_use_acked, None)
         self._fencing.subscribe(self._fencing_changed, self._host.in_use_changed, acked)
@@ -209,7 +211,7 @@ class VolumeManager:
         key = VolumeKey(entry.driver, entry.handle)
         if not self._fencing.is_fenced(key):
             return entry
-        progress = self._fencing.fenced(key) or "its file system is being shut down"
+        progress = self._fencing.fence_report(key) or "its file system is being shut down"
         return replace(entry, state="fenced", error=f"no answer of the hub in time, so the agent fenced it: {progress}")
 
     def _publications(self, uid: str, volumes_by_pod: Mapping[str, set[VolumeKey]]) -> Iterator[Publication]:
@@ -298,7 +300,7 @@ class VolumeManager:
         self._tell_subscribers()
 
     def _tell_fenced(self, key: VolumeKey) -> None:
-        if report := self._fencing.fenced(key):
+        if report := self._fencing.fence_report(key):
             for wants in filter(None, map(self.wanted.of, sorted(self._users.get(key, ())))):
                 for want in wants.volumes:
                     if want.volume.key == key:

@@ -76,13 +76,13 @@ class VolumeHost:
     def may_unpublish(self, row: Publication) -> bool:
         """Whether the pod of a publication is surely gone."""
         if self.fencing.is_fenced(row.key):
-            return bool(self.fencing.fenced(row.key))
+            return bool(self.fencing.fence_report(row.key))
         return self.is_trusted(row) and self.wanted.is_gone(row.pod_uid)
 
     def may_unstage(self, row: Device) -> bool:
         """Whether surely no pod wants a staged volume."""
         if self.fencing.is_fenced(row.key):
-            return bool(self.fencing.fenced(row.key))
+            return bool(self.fencing.fence_report(row.key))
         return self.is_trusted(row) and not self.users.get(row.key)
 
     def is_trusted(self, row: Row) -> bool:

@@ -297,7 +297,7 @@ class VolumeTask:
         if flaw or not volume.fence:  # the hub may still believe that this node fences it, as an earlier boot told
             if fencing.is_held(self.key):
                 self._check_copy(volume)
-                await fencing.stop_fencing(self.key, flaw)
+                await fencing.exempt(self.key, flaw)
             return volume.fence
         if why := fencing.obstacle(volume):
             raise Waiting(why)
@@ -321,8 +321,8 @@ class VolumeTask:
     async def _tell_kept(self, volume: Volume, row: Publication) -> None:
         fencing = self._host.fencing
         if row.runtime == BY_DRIVER:
-            await fencing.stop_fencing(self.key, "its driver has told the pod's runtime of the device")
-        if (why := fencing.why_kept(self.key)) and volume.claim is not None:
+            await fencing.exempt(self.key, "its driver has told the pod's runtime of the device")
+        if (why := fencing.why_exempt(self.key)) and volume.claim is not None:
             text = f"PV {volume.name}: it asks for fence, and is kept on this node: {why}"
             self._host.facts.tell_claim(volume.claim, "NotFenced", text)
 

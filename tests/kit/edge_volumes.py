@@ -264,13 +264,13 @@ class FakeFence(Fencing):
     def is_fenced(self, key: VolumeKey) -> bool:
         return key in self.done
 
-    def fenced(self, key: VolumeKey) -> str:
+    def fence_report(self, key: VolumeKey) -> str:
         return self.done.get(key, "")
 
-    def why_kept(self, key: VolumeKey) -> str:
+    def why_exempt(self, key: VolumeKey) -> str:
         return self.kept.get(key, "")
 
-    async def stop_fencing(self, key: VolumeKey, why: str) -> None:
+    async def exempt(self, key: VolumeKey, why: str) -> None:
         self.kept[key] = why
         if key in self.held:
             await self._acked()
@@ -298,7 +298,7 @@ class FakeFence(Fencing):
             self.done.pop(key, None)
             self.tell(key)
 
-    async def keep_only(self, keys: Iterable[VolumeKey]) -> None:
+    async def release_others(self, keys: Iterable[VolumeKey]) -> None:
         self.held = [key for key in keys if key in self.held]
 
     def subscribe(

@@ -86,7 +86,7 @@ class Agent:
     async def look(self) -> None:
         """The thread looks, until its shutdowns have ended."""
         for _ in range(2):
-            self.fencing.look(self.now)
+            self.fencing.check(self.now)
             for one in self.fencing._volumes.values():
                 if one.thread is not None:
                     await asyncio.to_thread(one.thread.join)
@@ -165,10 +165,10 @@ async def test_the_watchdog_is_petted_while_the_lease_holds_and_after_it_when_al
     await agent.look()
     assert (agent.watchdog.pets, agent.shut) == (before + 2, 0)
     agent.now += LEASE_S
-    agent.fencing.look(agent.now)
+    agent.fencing.check(agent.now)
     assert agent.watchdog.pets == before + 2
     await agent.look()
-    assert (agent.shut, agent.fencing.fenced(KEY), agent.watchdog.pets > before + 2) == (
+    assert (agent.shut, agent.fencing.fence_report(KEY), agent.watchdog.pets > before + 2) == (
         1,
         "its file system is shut down",
         True,
@@ -182,7 +182,7 @@ async def test_a_file_system_that_cannot_be_shut_down_leaves_the_watchdog_alone(
     agent.end, before = OSError("held"), agent.watchdog.pets
     for _ in range(3):
         await agent.look()
-    assert (agent.watchdog.pets, agent.fencing.fenced(KEY)) == (before, "")
+    assert (agent.watchdog.pets, agent.fencing.fence_report(KEY)) == (before, "")
     assert "held" in agent.fencing.problems()[0]
 
 
@@ -244,7 +244,7 @@ async def test_a_fenced_volume_is_fenced_for_the_next_start_too_although_the_hub
     await agent.close()
     later = Agent(tmp_path, monkeypatch)
     await later.start()
-    assert (later.fencing.fenced(KEY), later.watchdog.pets > 0) == ("its file system is shut down", True)
+    assert (later.fencing.fence_report(KEY), later.watchdog.pets > 0) == ("its file system is shut down", True)
 
 
 async def test_after_a_reboot_nothing_is_fenced_and_a_volume_is_kept_only_when_the_hub_has_heard_that(
@@ -256,7 +256,7 @@ async def test_after_a_reboot_nothing_is_fenced_and_a_volume_is_kept_only_when_t
     await later.start()
     assert (later.fencing.is_held(KEY), later.fencing.told(), later.watchdog.pets) == (True, {}, 0)
     later.acks.clear()
-    keeping = asyncio.create_task(later.fencing.stop_fencing(KEY, ""))
+    keeping = asyncio.create_task(later.fencing.exempt(KEY, ""))
     await asyncio.wait({keeping}, timeout=0.1)
     assert (keeping.done(), later.fencing.is_held(KEY), later.shut) == (False, True, 0)
     later.acks.set()
@@ -269,7 +269,7 @@ async def test_after_a_reboot_nothing_is_fenced_and_a_volume_is_kept_only_when_t
 async def test_a_volume_that_cannot_be_fenced_is_held_no_more(agent: Agent) -> None:
     agent.found = Kept("its file system is nfs4")
     await agent.stage()
-    assert (agent.fencing.told(), agent.fencing.why_kept(KEY)) == ({}, "its file system is nfs4")
+    assert (agent.fencing.told(), agent.fencing.why_exempt(KEY)) == ({}, "its file system is nfs4")
     await agent.close()
     assert agent.watchdog.ends == [True]
 
@@ -279,7 +279,7 @@ async def test_a_volume_of_a_kind_that_fails_the_trial_is_held_no_more(
 ) -> None:
     monkeypatch.setattr(module, "flaw_of", lambda *_: "this kernel writes to it")
     await agent.stage()
-    assert (agent.fencing.told(), agent.fencing.why_kept(KEY)) == ({}, "this kernel writes to it")
+    assert (agent.fencing.told(), agent.fencing.why_exempt(KEY)) == ({}, "this kernel writes to it")
 
 
 async def test_after_a_reboot_a_volume_of_before_is_being_staged_and_is_not_shut_down(
@@ -312,7 +312,7 @@ async def test_a_fenced_volume_is_not_released_while_the_kernel_has_its_file_sys
     monkeypatch.setattr(module, "is_held", lambda _: True)
     with pytest.raises(Uncertain, match="still holds it: grep -l ' 8:1 '"):
         await agent.fencing.check_released(KEY)
-    assert "still holds it" in agent.fencing.fenced(KEY)
+    assert "still holds it" in agent.fencing.fence_report(KEY)
 
 
 async def test_a_volume_of_which_nothing_is_mounted_stays_staging(agent: Agent) -> None:
