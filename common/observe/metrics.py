@@ -119,11 +119,10 @@ class Metrics:
             "by",
             DEFERRED_BY,
         )
-        self.counters = (self.link_ups, self._downs, self.redials, self.conflicts, self.deferred)
-        connected = Gauge("csi_bridge_connected_nodes", "Edge nodes with a session to this hub.")
-        connected.read_from(lambda: self.connected_nodes)
-        in_flight = Gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
-        in_flight.read_from(lambda: self.calls_in_flight)
+        self._connected = Gauge("csi_bridge_connected_nodes", "Edge nodes with a session to this hub.")
+        self._connected.read_from(lambda: self.connected_nodes)
+        self._in_flight = Gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
+        self._in_flight.read_from(lambda: self.calls_in_flight)
         self.certificate_ends = Gauge(
             "csi_bridge_certificate_end_timestamp_seconds",
             "When a certificate ends: this process's own, its CA's, or the first one of the hub's connected peers.",
@@ -138,7 +137,9 @@ class Metrics:
             "csi_bridge_election_served", "Whether the elected node serves the driver now: 1 or 0.", "driver_name"
         )
         self.leader = Gauge("csi_bridge_hub_leader", "Whether this hub holds the Lease of its cluster: 1 or 0.")
-        self.gauges = (connected, in_flight, self.certificate_ends, self._epochs, self._served, self.leader)
+        fields = list(vars(self).values())
+        self.counters = [field for field in fields if isinstance(field, Counter)]
+        self.gauges = [field for field in fields if isinstance(field, Gauge)]
 
     def find(self, driver: str, method: str, code: int) -> Durations:
         """The durations of the calls of a driver (empty: the call never got as far), by method and code."""
