@@ -6,9 +6,10 @@ Rules:
   (`serving_edges.py`); their sessions, uplinks and operations are an agent's.
 * One caller makes 50 calls a second, half of them CreateVolume and half DeleteVolume. It tries again as a stock sidecar
   does. A call is lost if it ends with a code that a sidecar takes for final, or has no success within a minute. It is
-  also lost if its vendor has made two volumes of its name, or another one than the caller has got, or has deleted none.
-* All nodes answer again when the last edge follows the new leader, and a call through the proxy driver has reached each
-  of 200 random nodes by it. To call all would take longer than the takeover.
+  also lost if its vendor has made two volumes of its name, or another volume than the caller has got, or has deleted no
+  volume.
+* All nodes answer again when the last edge follows the new leader, and a call through the proxy driver and that leader
+  has reached each of 200 random nodes. Calls to all nodes would take longer than the takeover.
 """
 
 import asyncio
@@ -57,43 +58,40 @@ _T = TypeVar("_T")
 SERVING_EDGES = Path(__file__).with_name("serving_edges.py")
 
 EDGES = 2_000
-_MANY = 5
-"""So many times more edges are connected when memory is measured."""
+_MANY = 5  # so many times more edges are connected when memory is measured
 
-_A_PROCESS = 5_000
-"""Edges of one process: each has two links, and a process may have 20,000 files open."""
+# Each edge has two links, and a process may have 20,000 files open.
+_EDGES_PER_PROCESS = 5_000
 
 _CALLS_PER_S = 50
-_BEFORE_S = 5.0
-_AFTER_S = 3.0
-"""The caller is busy so long before a fault, and after the last node answers."""
+_BEFORE_S = 5.0  # the caller is busy so long before a fault
+_AFTER_S = 3.0  # the caller stays busy so long after the last node answers
 
-_CLAIMS = 100_000
-_STOPPED_S = 20.0
-_SETTLE_S = 3.0
-_QUIET_S = 0.2
-"""CPU time in a second."""
+_CLAIMS = 100_000  # the claims that a new leader reads in the row with the default lease
+_STOPPED_S = 20.0  # the leader stands still so long, which is longer than its lease
+_SETTLE_S = 3.0  # then memory of the handshakes is freed, and a hub that goes on has written what it will write
+_QUIET_S = 0.2  # a hub with less CPU time than this in a second only keeps its links alive
+_SLOW_S = 300.0  # after this wait for a preparation, the bench gives up
 
-_SLOW_S = 300.0
-
+# The codes after which external-provisioner does not take a create for failed.
 _NOT_FINAL = frozenset({
     grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED,
 })  # fmt: skip
-"""The codes after which external-provisioner does not take a create for failed."""
 
-_CALL_S, _FIRST_RETRY_S, _LAST_RETRY_S = 60.0, 1.0, 60.0
-"""--timeout and the limit of retries as in deploy/, and external-provisioner's first wait."""
+_CALL_S = 60.0  # a sidecar's --timeout, as in deploy/
+_FIRST_RETRY_S = 1.0  # external-provisioner's first wait
+_LAST_RETRY_S = 60.0  # its longest wait, as in deploy/
 
-_LOST_S = 60.0
-_SAMPLE = 200
-_NEVER_S = 90.0
+_LOST_S = 60.0  # a call without success for so long is lost
+_SAMPLE = 200  # the nodes that a sweep asks
+_GIVE_UP_S = 90.0  # a sweep ends without a figure after this time
 _PROBE_S = 0.05
-_AGAIN_S = 0.25
-"""The hub takes over meanwhile, and calls that fail are work for it, too."""
+_AGAIN_S = 0.25  # the hub takes over meanwhile, and calls that fail are work for the hub, too
 
-_AT_ONCE = 32
+_AT_ONCE = 32  # the calls of a sweep under way
 
-_QUIET = ("--keepalive=10s", "--hello-timeout=30s", "--log-level=warning")
+# Of the hubs and the proxy driver.
+_COMMON_FLAGS = ("--keepalive=10s", "--hello-timeout=30s", "--log-level=warning")
 _SHORT = (
     "--leader-election-lease-duration=4s",
     "--leader-election-renew-deadline=3s",
@@ -110,21 +108,25 @@ def hubs(directory: Path, _loadgen: Command, *, edges: int = EDGES) -> list[Figu
     """Measure two hubs with `edges` edges, and with five times as many."""
     if missing := missing_peers("etcd", "kube-apiserver", "kube-controller-manager"):
         raise NotMeasured(missing)
-    what = f"2 hubs, {edges:,} edges, {_CALLS_PER_S} calls a second"
-    found = []
+    setup = f"2 hubs, {edges:,} edges, {_CALLS_PER_S} calls a second"
+    figures = []
     with _Pair(directory / "a", edges, _SHORT) as pair:
-        for name, limit_s in (("kill -9", 6.0), ("SIGTERM", 1.5), (f"SIGSTOP for {_STOPPED_S:g} s", 6.0)):
+        faults = (
+            ("kill -9", pair.kill, 6.0),
+            ("SIGTERM", pair.terminate, 1.5),
+            (f"SIGSTOP for {_STOPPED_S:g} s", pair.suspend, 6.0),
+        )
+        for name, fault, limit_s in faults:
             say(f"hubs: {name}")
-            fault = {"kill -9": pair.kill, "SIGTERM": pair.terminate}.get(name, pair.suspend)
-            found.append(_takeover(f"{what}, the leader gets {name}", fault(), limit_s))
-        found.append(_late(pair))
+            figures.append(_takeover(f"{setup}, the leader gets {name}", fault(), limit_s))
+        figures.append(_late(pair))
         say(f"hubs: {_CLAIMS:,} claims, and the default lease")
         pair.restart(_DEFAULT, claims=_CLAIMS)
-        found.append(_takeover(f"the same, kill -9, lease of 15 s, {_CLAIMS:,} claims", pair.kill(), 20.0))
+        figures.append(_takeover(f"the same, kill -9, lease of 15 s, {_CLAIMS:,} claims", pair.kill(), 20.0))
     many = edges * _MANY
     with _Pair(directory / "b", many, _SHORT, keepalive_s=60.0) as pair:
-        found += _many(pair, many)
-    return found
+        figures += _many(pair, many)
+    return figures
 
 
 def _takeover(name: str, seen: "_Seen", limit_s: float) -> Figure:
@@ -139,11 +141,12 @@ def _takeover(name: str, seen: "_Seen", limit_s: float) -> Figure:
 
 def _late(pair: "_Pair") -> Figure:
     """The row of a leader that goes on after its end."""
-    late = f"{len(pair.late_writes)} writes, {pair.edges.ask()['stale']} calls that an agent took"
-    is_met = late.startswith("0 writes, 0 calls")
-    return Figure(
-        "a leader that goes on after SIGSTOP", late, "0 writes, 0 calls", is_met, {"writes": pair.late_writes}
-    )
+    writes = len(pair.late_writes)
+    stale = pair.edges.ask()["stale"]
+    measured = f"{writes} writes, {stale} calls that an agent took"
+    is_met = writes == 0 and stale == 0
+    details = {"writes": pair.late_writes}
+    return Figure("a leader that goes on after SIGSTOP", measured, "0 writes, 0 calls", is_met, details)
 
 
 def _many(pair: "_Pair", many: int) -> list[Figure]:
@@ -164,10 +167,10 @@ def _many(pair: "_Pair", many: int) -> list[Figure]:
     pair.active.start(wait=False)
     pair.proxy.start(wait=False)
     first_s = pair.caller.wait_first() - began
-    what = f"{many:,} edges, plain ws, both hubs"
+    setup = f"{many:,} edges, plain ws, both hubs"
     return [
-        of_samples(f"{what}: memory a node at the standby", [per_node_kb], "KB", at_most=20, digits=1),
-        Figure(f"{what}: dials to the new leader after kill -9 of the old one",
+        of_samples(f"{setup}: memory a node at the standby", [per_node_kb], "KB", at_most=20, digits=1),
+        Figure(f"{setup}: dials to the new leader after kill -9 of the old one",
                f"{dials} (all follow it after {took_s:.1f} s)", "0", dials == 0, samples=[dials]),
         of_samples(f"{many:,} known nodes, which all dial: hub's start to first call served", [first_s], "s",
                    at_most=20, digits=1),
@@ -187,16 +190,16 @@ class _Call(NamedTuple):
 
 @dataclass
 class _Seen:
-    """What caller and nodes have seen of one fault.
+    """The observations of caller and nodes during one fault.
 
     Attributes:
-        calls: the calls.
-        retried: those that were tried again.
-        lost: each that is lost, and why.
-        times_s: the time of each.
-        codes: how often a try ended with which code.
-        first_s: from the fault until a node answered by the new leader.
-        all_s: the same of the last node.
+        calls: the number of calls.
+        retried: the number of calls that were tried again.
+        lost: a text for each lost call, with the reason.
+        times_s: the time of each call.
+        codes: by code, the number of tries that ended with it.
+        first_s: the time from the fault until the first node answered through the new leader.
+        all_s: the time from the fault until the last node answered through it.
     """
 
     calls: int
@@ -219,7 +222,8 @@ class _Caller:
     def __init__(self, socket: Path, nodes: int) -> None:
         self.got: dict[str, str] = {}
         self.deleted: set[str] = set()
-        self._socket, self._nodes = socket, nodes
+        self._socket = socket
+        self._nodes = nodes
         self._names = itertools.count()
         self._volumes: list[str] = []
         self._calls: list[_Call] = []
@@ -227,6 +231,7 @@ class _Caller:
         self._silent: dict[int, str] = {}
         self._codes: Counter[str] = Counter()
         self._load: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="caller", daemon=True)
         self._thread.start()
@@ -243,23 +248,26 @@ class _Caller:
         self._await(self._drained())
 
     def take(self) -> _Seen:
-        """Return the calls since the last time."""
-        calls, self._calls = self._calls, []
-        lost, self._lost = self._lost, []
-        codes, self._codes = self._codes, Counter()
+        """Return the calls since the last `take`, and forget them."""
+        calls = self._calls
+        lost = self._lost
+        codes = self._codes
+        self._calls = []
+        self._lost = []
+        self._codes = Counter()
         retried = sum(call.tries > 1 for call in calls)
         return _Seen(len(calls) + len(lost), retried, lost, [call.took_s for call in calls], dict(codes))
 
     def sweep(self, epoch: int) -> tuple[float, float]:
-        """Ask some nodes until each answers by a leader after this epoch. Returns when the first and the last did."""
+        """Ask some nodes until each answers through a leader of a later epoch. Returns the first and last time."""
         return self._await(self._sweep(epoch))
 
     def wait_first(self) -> float:
-        """Ask any node until one answers. Returns when it did."""
+        """Ask any node until a node answers. Returns the time of the answer."""
         return self._await(self._first(0))
 
     def close(self) -> None:
-        """End it."""
+        """End the caller."""
         if self._load is not None:
             self._loop.call_soon_threadsafe(self._load.cancel)
         self._await(self._channel.close())
@@ -274,7 +282,6 @@ class _Caller:
         return grpc.aio.insecure_channel(f"unix://{self._socket}", options=options)
 
     async def _begin(self) -> asyncio.Task[None]:
-        self._tasks: set[asyncio.Task[None]] = set()
         return asyncio.get_running_loop().create_task(self._run())
 
     async def _drained(self) -> None:
@@ -293,7 +300,7 @@ class _Caller:
     async def _create(self, node: int) -> None:
         """Make a volume on a node; the scheduler would allow another one, too."""
         name = f"pvc-{next(self._names)}"
-        terms = [{NODE_SEGMENT: f"e{each % self._nodes}"} for each in (node, node + 1)]
+        terms = [{NODE_SEGMENT: f"e{number % self._nodes}"} for number in (node, node + 1)]
         request = create(name, *terms)
         request.volume_capabilities.add().mount.SetInParent()
         answer = await self._call("CreateVolume", request, csi.CreateVolumeResponse, name)
@@ -309,7 +316,8 @@ class _Caller:
 
     async def _call(self, method: str, request: Any, response: Any, name: str) -> Any:
         loop = asyncio.get_running_loop()
-        began, wait_s = loop.time(), _FIRST_RETRY_S
+        began = loop.time()
+        wait_s = _FIRST_RETRY_S
         for tries in itertools.count(1):
             try:
                 answer = await self._stub(method, response)(request, timeout=_CALL_S)
@@ -333,7 +341,7 @@ class _Caller:
         )
 
     async def _answers(self, node: int, epoch: int) -> bool:
-        """Whether a node answers by a leader after this epoch."""
+        """Whether a node answers through a leader of a later epoch."""
         request = csi.GetCapacityRequest()
         request.accessible_topology.segments[NODE_SEGMENT] = f"e{node}"
         try:
@@ -352,20 +360,20 @@ class _Caller:
 
     async def _sweep(self, epoch: int) -> tuple[float, float]:
         first = await self._first(epoch)
-        left = random.sample(range(self._nodes), min(_SAMPLE, self._nodes))
+        waiting = random.sample(range(self._nodes), min(_SAMPLE, self._nodes))
         self._silent.clear()
 
         async def work() -> None:
-            while left:
-                node = left.pop()
+            while waiting:
+                node = waiting.pop()
                 if await self._answers(node, epoch):
                     self._silent.pop(node, None)
                 else:
-                    left.insert(0, node)
+                    waiting.insert(0, node)
                     await asyncio.sleep(_AGAIN_S)
 
         try:
-            async with asyncio.timeout(_NEVER_S):
+            async with asyncio.timeout(_GIVE_UP_S):
                 await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
         except TimeoutError:
             why = Counter(self._silent.values()).most_common(1)
@@ -387,31 +395,31 @@ class Edges:
             subprocess.Popen(
                 [
                     *(sys.executable, str(SERVING_EDGES), *hubs, f"--first={first}"),
-                    *(f"--count={min(_A_PROCESS, count - first)}", f"--keepalive={keepalive_s:g}"),
+                    *(f"--count={min(_EDGES_PER_PROCESS, count - first)}", f"--keepalive={keepalive_s:g}"),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
             )
-            for first in range(0, count, _A_PROCESS)
+            for first in range(0, count, _EDGES_PER_PROCESS)
         ]
 
     def ask(self) -> dict[str, Any]:
         """Return the state of all edges."""
-        told = self._ask("state")
-        epoch = max(each["epoch"] for each in told)
+        states = self._ask("state")
+        epoch = max(state["epoch"] for state in states)
         return {
-            "up": sum(each["up"] for each in told if each["epoch"] == epoch),
-            "dials": [sum(each) for each in zip(*(it["dials"] for it in told), strict=True)],
+            "up": sum(state["up"] for state in states if state["epoch"] == epoch),
+            "dials": [sum(dials) for dials in zip(*(state["dials"] for state in states), strict=True)],
             "epoch": epoch,
-            "since": max(each["since"] for each in told),
-            "stale": sum(each["stale"] for each in told),
+            "since": max(state["since"] for state in states),
+            "stale": sum(state["stale"] for state in states),
         }
 
-    def vendor(self, what: str) -> dict[str, Any]:
-        """Return what vendors have `made`, by name; or `deleted`: how often, by volume."""
-        return {name: value for each in self._ask("vendor") for name, value in each[what].items()}
+    def vendor(self, table: str) -> dict[str, Any]:
+        """Return a table of the vendors: `made`, the volumes by name; `deleted`, the number of deletions by volume."""
+        return {name: value for tables in self._ask("vendor") for name, value in tables[table].items()}
 
     def churn(self, per_s: int) -> None:
         """Let so many of the second half of all edges lose their links in a second, from now on."""
@@ -421,8 +429,8 @@ class Edges:
         """Wait until so many edges follow a leader of a later epoch."""
 
         def are_up() -> bool:
-            told = self.ask()
-            return bool(told["up"] == count and told["epoch"] > after)
+            state = self.ask()
+            return bool(state["up"] == count and state["epoch"] > after)
 
         wait_for(are_up, what=f"{count} edges up", timeout_s=_SLOW_S, instead=self.ask)
 
@@ -444,8 +452,8 @@ class Edges:
         line = process.stdout.readline()
         if not line:
             raise NotMeasured("the process of the simulated edges ended")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 class _Hub(Hub):
@@ -462,17 +470,17 @@ class _Hub(Hub):
         self.credential = f"JTI={json.loads(base64.urlsafe_b64decode(claims + '=='))['jti']}"
 
     def links(self) -> int:
-        """Return the number of its peers while it is a standby."""
+        """Return the number of peers that have a link to this hub while it is a standby."""
         return int(hub_state(self.uds).get("links", 0))
 
     def is_quiet(self) -> bool:
-        """Whether it does little but to keep its links alive."""
+        """Whether the hub only keeps its links alive."""
         before = cpu_s(psutil.Process(self.process.pid))
         time.sleep(1.0)
         return cpu_s(psutil.Process(self.process.pid)) - before < _QUIET_S
 
     def rss_bytes(self) -> int:
-        """Return its resident memory."""
+        """Return the resident memory of the hub."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
 
@@ -482,12 +490,15 @@ class _Pair:
     Attributes:
         active, standby: the hubs.
         warm_bytes: the growth of the standby's memory by all links.
-        late_writes: what a hub wrote that went on after its end.
+        late_writes: the writes of a hub after its term.
     """
 
     def __init__(self, directory: Path, edges: int, times: Sequence[str], *, keepalive_s: float = 10.0) -> None:
         directory.mkdir()
-        self._directory, self._count, self._times, self._keepalive_s = directory, edges, times, keepalive_s
+        self._directory = directory
+        self._count = edges
+        self._times = times
+        self._keepalive_s = keepalive_s
         self.late_writes: list[str] = []
         self._stack = ExitStack()
 
@@ -500,8 +511,11 @@ class _Pair:
     def __exit__(self, failure: object, *_: object) -> None:
         self._stack.close()
         members = (*self._hubs, self.proxy)
-        if failure is None and (said := [line for member in members for line in member.complaints()]):
-            raise NotMeasured(f"a process complains: {said[0]}")
+        if failure is not None:
+            return
+        complaints = [line for member in members for line in member.complaints()]
+        if complaints:
+            raise NotMeasured(f"a process complains: {complaints[0]}")
 
     def _start(self, stack: ExitStack) -> None:
         self._plane = ControlPlane(self._directory / "plane", peer=find_peer)
@@ -509,7 +523,8 @@ class _Pair:
         self._plane.start()
         self._plane.controller_manager.stop()
         self._plane.apply(DEPLOY / "base/hub-rbac.yaml")
-        flags = (*_QUIET, f"--keepalive={self._keepalive_s:g}s", *self._times)
+        # `--keepalive` stands there twice: the last value counts.
+        flags = (*_COMMON_FLAGS, f"--keepalive={self._keepalive_s:g}s", *self._times)
         self._hubs = [_Hub(self._directory, number, self._plane, flags) for number in range(2)]
         self.active, self.standby = self._hubs
         for hub in self._hubs:
@@ -518,7 +533,7 @@ class _Pair:
         before = self.standby.rss_bytes()
         self.edges = Edges([hub.address for hub in self._hubs], self._count, self._keepalive_s)
         stack.callback(self.edges.close)
-        flags = (*(f"--hub-endpoint=unix://{hub.uds}" for hub in self._hubs), "--placement=local", *_QUIET)
+        flags = (*(f"--hub-endpoint=unix://{hub.uds}" for hub in self._hubs), "--placement=local", *_COMMON_FLAGS)
         self.proxy = Proxy(DRIVER, "", None, self._directory / "proxy", self._directory, flags)
         stack.callback(self.proxy.kill)
         self.proxy.start()
@@ -553,7 +568,8 @@ class _Pair:
 
     def _has_read(self) -> bool:
         """Whether the API server's own cache follows etcd: its answers are prompt then."""
-        resource, began = place_of(RecordKind.CLAIM, ("", "")).resource, time.monotonic()
+        resource = place_of(RecordKind.CLAIM, ("", "")).resource
+        began = time.monotonic()
         with suppress(KubeError):
             with_kube(str(self._plane.admin_kubeconfig()), lambda kube: kube.list(resource, limit=1))
             return time.monotonic() - began < 1.0
@@ -562,63 +578,67 @@ class _Pair:
     # ---- faults
 
     def kill(self) -> _Seen:
-        """kill -9; then the hub starts again, as the standby."""
+        """Kill the active hub with SIGKILL; then it starts again, as the standby."""
         seen = self._fault(signal.SIGKILL)
         self._come_back()
         return seen
 
     def terminate(self) -> _Seen:
-        """The same with SIGTERM."""
+        """End the active hub with SIGTERM; then it starts again, as the standby."""
         seen = self._fault(signal.SIGTERM)
-        if (status := self.standby.process.wait_exit()) != 0:
+        status = self.standby.process.wait_exit()
+        if status != 0:
             raise NotMeasured(f"a hub ended with exit status {status} after SIGTERM")
         self._come_back()
         return seen
 
     def suspend(self) -> _Seen:
-        """The active hub stands still, and goes on when another one leads and nobody calls."""
+        """Stop the active hub with SIGSTOP; it goes on when the other hub leads and the caller has stopped."""
         began = time.monotonic()
         seen = self._fault(signal.SIGSTOP)
         time.sleep(max(_SETTLE_S, began + _BEFORE_S + _STOPPED_S - time.monotonic()))
         audit = self._plane.directory / "audit.log"
         before = len(audit.read_text())
         self.standby.process.signal(signal.SIGCONT)
-        if (status := self.standby.process.wait_exit()) != 1:
+        status = self.standby.process.wait_exit()
+        if status != 1:
             raise NotMeasured(f"a hub that had lost its Lease ended with exit status {status}")
         time.sleep(_SETTLE_S)
         lines = audit.read_text()[before:].rpartition("\n")[0].splitlines()
-        found = [json.loads(line) for line in lines if self.standby.credential in line]
-        if not found:
+        requests = [json.loads(line) for line in lines if self.standby.credential in line]
+        if not requests:
             raise NotMeasured("the audit log has no request of the hub that went on")
         self.late_writes = [
-            f"{each['verb']} {each['requestURI']}"
-            for each in found
-            if each["verb"] not in {"get", "list", "watch"} and each["responseStatus"]["code"] < 300
+            f"{request['verb']} {request['requestURI']}"
+            for request in requests
+            if request["verb"] not in {"get", "list", "watch"} and request["responseStatus"]["code"] < 300
         ]
         self._come_back()
         return seen
 
     def _fault(self, number: signal.Signals) -> _Seen:
-        """Send the active hub a signal under load; the standby leads then."""
+        """Send the active hub a signal under load; then the standby leads."""
         self.caller.start()
         time.sleep(_BEFORE_S)
         epoch = self.edges.ask()["epoch"]
-        at = time.monotonic()
+        fault_at = time.monotonic()
         self.active.process.signal(number)
         self.change_sides()
-        first, last = self.caller.sweep(epoch)
+        first_at, last_at = self.caller.sweep(epoch)
         self.edges.wait_up(self._count, after=epoch)
-        last = max(last, self.edges.ask()["since"])
+        last_at = max(last_at, self.edges.ask()["since"])
         time.sleep(_AFTER_S)
         self.caller.stop()
         seen = self.caller.take()
-        seen.first_s, seen.all_s = first - at, last - at
-        seen.lost += self._wrong()
+        seen.first_s = first_at - fault_at
+        seen.all_s = last_at - fault_at
+        seen.lost += self._wrong_outcomes()
         return seen
 
-    def _wrong(self) -> list[str]:
-        """Compare what the caller was told with what vendors have done."""
-        made, deleted = self.edges.vendor("made"), self.edges.vendor("deleted")
+    def _wrong_outcomes(self) -> list[str]:
+        """Compare the caller's answers with the vendors' volumes."""
+        made = self.edges.vendor("made")
+        deleted = self.edges.vendor("deleted")
         created = [
             f"{name}: the vendor has made {made.get(name)}, and the caller has got {self.caller.got.get(name)}"
             for name in made.keys() | self.caller.got.keys()
@@ -633,26 +653,29 @@ class _Pair:
 
 
 def _write_claims(etcd: str, count: int, nodes: int) -> None:
-    """Write claims into etcd, at once, each as a copy of one that the API server has written."""
-    resource, since = place_of(RecordKind.CLAIM, ("", "")).resource, time.time()
+    """Write claims into etcd, in large transactions, each as a copy of a claim that the API server has written."""
+    resource = place_of(RecordKind.CLAIM, ("", "")).resource
+    since = time.time()
     prefix = f"/registry/csi-bridge.io/{resource.plural}/"
-    found = _ask_etcd(etcd, "range", {"key": _coded(prefix), "range_end": _coded(prefix[:-1] + "0"), "limit": "1"})
-    pattern = json.loads(base64.b64decode(found["kvs"][0]["value"]))
+    answer = _ask_etcd(etcd, "range", {"key": _coded(prefix), "range_end": _coded(prefix[:-1] + "0"), "limit": "1"})
+    pattern = json.loads(base64.b64decode(answer["kvs"][0]["value"]))
 
     def put(number: int) -> dict[str, Any]:
-        key, node, volume = (DRIVER, f"CreateVolume old-{number}"), f"e{number % nodes}", f"old-{number}"
+        key = (DRIVER, f"CreateVolume old-{number}")
+        node = f"e{number % nodes}"
+        volume = f"old-{number}"
         ids = [{"kind": "volume", "id": volume, "node": node, "since": since}]
         name = place_of(RecordKind.CLAIM, key).name
         metadata = {**pattern["metadata"], "name": name, "uid": str(uuid.uuid4())}
         body = {**pattern, "metadata": metadata, "spec": value_of(RecordKind.CLAIM, key, {"state": "made", "ids": ids})}
         return {"requestPut": {"key": _coded(prefix + name), "value": _coded(json.dumps(body))}}
 
-    for some in _batches(count, 100):
-        _ask_etcd(etcd, "txn", {"success": [put(number) for number in some]})
+    for numbers in _batches(count, 100):
+        _ask_etcd(etcd, "txn", {"success": [put(number) for number in numbers]})
 
 
-def _ask_etcd(etcd: str, what: str, asked: dict[str, Any]) -> Any:
-    with urllib.request.urlopen(f"{etcd}/v3/kv/{what}", json.dumps(asked).encode(), timeout=30.0) as answer:
+def _ask_etcd(etcd: str, operation: str, request: dict[str, Any]) -> Any:
+    with urllib.request.urlopen(f"{etcd}/v3/kv/{operation}", json.dumps(request).encode(), timeout=30.0) as answer:
         return json.loads(answer.read())
 
 
