@@ -11,6 +11,8 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= $(if $(filter tests/unit%,$(ARGS)),$(if $(filter-out tests/unit% -%,$(ARGS)),4,2),4)
 # What runs pytest: .ci/run gives failed tests a second chance.
 RUNNER  ?= -m pytest
+# Which tests `make test` runs.
+MARKS   ?= not slow and not endurance and not e2e
 SPREAD  := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PYTEST  := $(BIN)/python $(RUNNER) $(SPREAD)
 
@@ -39,7 +41,7 @@ demo: $(STAMP)       ## a volume's whole life, cloud to edge and back, on this m
 
 test: $(STAMP)       ## unit and integration tests, and the peer tests whose binaries are in the cache
 	$(if $(filter 1,$(CSI_BRIDGE_REQUIRE_PEERS)),@$(BIN)/python tests/peers/build.py)
-	@$(PYTEST) -m "not slow and not endurance and not e2e" $(ARGS)
+	@$(PYTEST) -m "$(MARKS)" $(ARGS)
 
 # More examples, other ones on each run: a second chance would try others again, and forgive the one that fails.
 test-slow: $(STAMP)  ## what make test leaves out, but for the endurance tests (10 minutes; root, peers)

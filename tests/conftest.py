@@ -92,14 +92,35 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker, and the first, have all tests with a control plane: each more costs as much as ten tests.
+    """Say which tests stay on one worker, and which begin first.
 
-    Any other file's tests stay together, for what they share.
+    * Tests on the whole cluster share it, so they are one group.
+    * Each control plane costs as much as ten tests, so all quick tests share one. The slow ones wait for timeouts of
+      Kubernetes, so they share two: a run of everything would wait for one alone.
+    * Of any other file the tests stay together, for what they share.
+
+    The longest groups begin first; the quick tests fill what is left of the processor.
     """
-    items.sort(key=lambda item: not _needs_control_plane(item))
+    slow_files = sorted({item.path.stem for item in items if _is_slow(item) and _needs(item, "control_plane")})
+    ranks = {}
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("control plane" if _needs_control_plane(item) else item.path.stem))
+        if _needs(item, "cluster") and item.get_closest_marker("e2e"):
+            rank, group = 0, "cluster"
+        elif _needs(item, "control_plane") and _is_slow(item):
+            rank, group = 1, f"control plane of slow tests {slow_files.index(item.path.stem) % 2}"
+        elif _needs(item, "control_plane"):
+            rank, group = 2, "control plane"
+        else:
+            rank = 3 if _is_slow(item) or item.get_closest_marker("e2e") else 4
+            group = item.path.stem
+        ranks[item] = rank
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=ranks.__getitem__)
 
 
-def _needs_control_plane(item: pytest.Item) -> bool:
-    return "control_plane" in getattr(item, "fixturenames", ())
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
+
+
+def _needs(item: pytest.Item, fixture: str) -> bool:
+    return fixture in getattr(item, "fixturenames", ())

@@ -650,30 +650,42 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("image", "target", "has", "lacks"),
+    ("image", "stages"),
     [
-        ("cloud", "build", ["csi-bridge hub --help", "csi-bridge driver --help"], ["grpc"]),
-        ("edge", "build", ["csi-bridge edge run --help"], ["kubernetes", "grpc"]),
-        ("edge", "build-dirdriver", ["dirdriver --help"], ["kubernetes"]),
+        ("cloud", {"build": (["csi-bridge hub --help", "csi-bridge driver --help"], ["grpc"])}),
+        (
+            "edge",
+            {
+                "build": (["csi-bridge edge run --help"], ["kubernetes", "grpc"]),
+                "build-dirdriver": (["dirdriver --help"], ["kubernetes"]),
+            },
+        ),
     ],
 )
 def test_an_images_steps_install_what_it_runs(
-    image: str, target: str, has: list[str], lacks: list[str], tmp_path: Path
+    image: str, stages: dict[str, tuple[list[str], list[str]]], tmp_path: Path
 ) -> None:
-    """The steps of its Dockerfile that copy sources and install them, in a folder instead of an image."""
+    """The steps of its Dockerfile that copy sources and install them, in a folder instead of an image.
+
+    Each stage starts from the one before it, so its first steps have run already.
+    """
     source, opt = tmp_path / "source", tmp_path / "opt"
     source.mkdir()
-    for instruction, rest in _steps(DEPLOY / f"images/{image}.Dockerfile", target):
-        if instruction == "COPY":
-            *paths, place = rest.split()
-            for path in paths:
-                _copy(ROOT / path, source / (place if place != "./" else path))
-        if instruction == "RUN":
-            _run(rest.replace("/opt/csi-bridge", str(opt)), source)
-    for command in has:
-        _run(f"{opt}/bin/{command} >/dev/null", tmp_path)
-    for module in lacks:
-        _run(f"! {opt}/bin/python -c 'import {module}' 2>/dev/null", tmp_path)
+    done = 0
+    for target, (has, lacks) in stages.items():
+        steps = _steps(DEPLOY / f"images/{image}.Dockerfile", target)
+        for instruction, rest in steps[done:]:
+            if instruction == "COPY":
+                *paths, place = rest.split()
+                for path in paths:
+                    _copy(ROOT / path, source / (place if place != "./" else path))
+            if instruction == "RUN":
+                _run(rest.replace("/opt/csi-bridge", str(opt)), source)
+        done = len(steps)
+        for command in has:
+            _run(f"{opt}/bin/{command} >/dev/null", tmp_path)
+        for module in lacks:
+            _run(f"! {opt}/bin/python -c 'import {module}' 2>/dev/null", tmp_path)
 
 
 def _steps(dockerfile: Path, target: str) -> list[tuple[str, str]]:
