@@ -19,7 +19,8 @@ from edge.identity.join import join
 def run(
     token: str, node: str | None, state_dir: Path, *, usual_state_dir: Path, proxy: Proxy | None, timeout_s: float
 ) -> None:
-    read, node = _token(token), node or _host_name()
+    read = _token(token)
+    node = node or _host_name()
     try:
         joined = asyncio.run(join(read, node, state_dir, limits=Limits(hello_timeout_s=timeout_s), proxy=proxy))
     except SettingsError:

@@ -34,7 +34,9 @@ class Text(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
     def __init__(self, read: Callable[[str], Any], name: str, *, low: str = "", high: str = "", unit: str = "") -> None:
         self.name = name  # a word for the value in `--help`
         self.unit = unit  # the end of the names of such values (`_s`)
-        self._read, self._low, self._high = read, low, high
+        self._read = read
+        self._low = low
+        self._high = high
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:

@@ -185,7 +185,9 @@ class Serving(NamedTuple):
             tasks.start(follow(self.uplink, files), name="rotation of the certificate")
 
     async def _keep_socket(self) -> None:
-        sock, path, told = self.sock, self.settings.endpoint, ""
+        sock = self.sock
+        path = self.settings.endpoint
+        told = ""
         while not self.server.draining:
             if not sock.has_file:
                 try:

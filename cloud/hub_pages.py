@@ -24,7 +24,9 @@ class HubPages:
     """Makes the pages of one hub. They hold no secret."""
 
     def __init__(self, parts: HubParts, settings: HubSettings, ends: CertificateEnds) -> None:
-        self._parts, self._settings, self._ends = parts, settings, ends
+        self._parts = parts
+        self._settings = settings
+        self._ends = ends
         self._since = time_of(time.time())
 
     def pages(self) -> Pages:

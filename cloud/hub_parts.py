@@ -44,7 +44,10 @@ class HubParts:
         metrics: Metrics,
     ) -> None:
         """Read the records. Raises SettingsError, also if a file of the settings cannot be used."""
-        self.records, self.incarnation, self.nodes, self.sync = records, incarnation, nodes, sync
+        self.records = records
+        self.incarnation = incarnation
+        self.nodes = nodes
+        self.sync = sync
         self.trust = trust = Credentials(
             records, metrics, tls_ca=settings.tls_ca, require_rights=settings.require_rights
         )

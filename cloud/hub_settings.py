@@ -101,7 +101,8 @@ class HubSettings(ProcessSettings):
     def _check_served(self) -> None:
         for endpoint in self.hub_endpoint:
             self.check_dial("--hub-endpoint", endpoint)
-        names, sockets = set(), {self.uds}
+        names = set()
+        sockets = {self.uds}
         for served in self.serve:
             if served.name in names:
                 raise SettingsError("--serve", served, f"is the second one for driver {served.name}")

@@ -48,9 +48,12 @@ class JoinPart:
 
     def __init__(self, settings: HubSettings, parts: HubParts) -> None:
         """Read the CA, and open the join listener's socket. Raises SettingsError."""
-        files, trust = settings.tls_files(), parts.trust
+        files = settings.tls_files()
+        trust = parts.trust
         assert files is not None
-        self._settings, self._trust, self._files = settings, trust, files
+        self._settings = settings
+        self._trust = trust
+        self._files = files
         self._signer = _signer(files, settings.ca_key, settings.cert_ttl_s)
         self._joins = self._addresses(settings.join_address, settings.join_listen)
         terms = Issued(

@@ -58,7 +58,10 @@ class Standby(LinkHandler):
         """Nothing is open yet. Without a `lease`, the hub has no other beside it."""
         self.on_listen: Callable[[], None] = lambda: None  # called when the listeners are open
         self.hello = introduce("hub", settings.name, instance=secrets.token_hex(8))
-        self._settings, self._tls, self._metrics, self._lease = settings, tls, metrics, lease
+        self._settings = settings
+        self._tls = tls
+        self._metrics = metrics
+        self._lease = lease
         self._insecure = settings.tls_cert is None
         self.ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
         self._refusals = Refusals()
@@ -82,7 +85,8 @@ class Standby(LinkHandler):
         """Open the listeners, unless they are open. Raises SettingsError if one cannot be."""
         if self._listeners:
             return
-        settings, side = self._settings, Side(self.hello, self, self._settings.limits())
+        settings = self._settings
+        side = Side(self.hello, self, self._settings.limits())
         opened = []
         try:
             if settings.listen is not None:
@@ -118,7 +122,9 @@ class Standby(LinkHandler):
             for key in list(islice(self._links, _SLICE)):
                 self._links.pop(key).give(hub)
             await asyncio.sleep(0)
-        self._hub, self._pages, self._refusals = hub, pages, hub.refusals
+        self._hub = hub
+        self._pages = pages
+        self._refusals = hub.refusals
         for listener in self._listeners:
             if listener.pages is not None:
                 listener.pages = pages
@@ -136,7 +142,8 @@ class Standby(LinkHandler):
         if self._hub is not None:
             self._hub.say_goodbye()
         await asyncio.sleep(0)  # in which the goodbyes are written
-        listeners, self._listeners = self._listeners, []
+        listeners = self._listeners
+        self._listeners = []
         await asyncio.gather(*(listener.close() for listener in listeners))
 
     @property
@@ -219,5 +226,6 @@ class Standby(LinkHandler):
 
 
 def _key(link: Link) -> tuple[str, str, str, bytes, bool]:
-    said, shown = link.peer, link.peer_identity
+    said = link.peer
+    shown = link.peer_identity
     return said.role, said.name, said.instance, shown.certificate, shown.local

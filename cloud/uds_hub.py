@@ -150,7 +150,8 @@ class Hub(LinkHandler):
             # Last: it makes the node's earlier certificates void, and a refused link must not do that.
             self._credentials.admitted(link.peer.name, link.peer_identity)
             if replaced is not None:
-                before, address = replaced.peer_identity.address, link.peer_identity.address
+                before = replaced.peer_identity.address
+                address = link.peer_identity.address
                 audit.add(Event.TAKEOVER, who=link.peer.name, address=address, before=before)
         if role is Role.DRIVER:
             self._check_placement(link.peer)
@@ -187,7 +188,8 @@ class Hub(LinkHandler):
     async def _answer_pings(self) -> None:
         try:
             while self._pings:
-                pings, self._pings = self._pings, {}
+                pings = self._pings
+                self._pings = {}
                 try:
                     await self._records.still_leads()
                 except OSError as error:
@@ -221,7 +223,9 @@ class Hub(LinkHandler):
             self.end_unfit()
 
     def _end_link(self, link: Link, unfit: HandshakeRefused) -> None:
-        role, name, address = link.context.role, link.peer.name, link.peer_identity.address
+        role = link.context.role
+        name = link.peer.name
+        address = link.peer_identity.address
         log.warning("the link of %s %s at %s ends: %s", role, name, address, unfit.shown)
         audit.add(
             Event.EXPIRY if unfit.reason == Reason.EXPIRED else Event.DENIAL,
@@ -244,7 +248,8 @@ class Hub(LinkHandler):
             return
         if link.context.role is Role.EDGE:
             self._nodes.disconnect(link.peer.name, link)
-        role, name = link.context.role, link.peer.name
+        role = link.context.role
+        name = link.peer.name
         log.log(_level(link), "%s %s is gone: %s", role, name, message, extra=_admitted_extra(link))
 
     def draining(self, link: Link, message: str) -> None:

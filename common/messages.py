@@ -212,7 +212,11 @@ class NotUnderstood:
 
 Frame = Hello | Goodbye | Drain | Ping | Pong | Open | Chunk | Credit | End | Cancel | Ack | NotUnderstood
 
-_OPEN, _CHUNK, _CREDIT, _END, _ACK = 5, 6, 7, 8, 10
+_OPEN = 5
+_CHUNK = 6
+_CREDIT = 7
+_END = 8
+_ACK = 10
 
 TYPES: Final[dict[int, type[Frame]]] = {
     0: Hello,
@@ -256,7 +260,8 @@ def encode_credit(stream: int, amount: int) -> bytes:
 
 
 def encode_end(stream: int, status: Status, last: bytes | None = None) -> bytes:
-    message, origin = status.message, status.origin
+    message = status.message
+    origin = status.origin
     if len(message) > MAX_TEXT_BYTES // 4 or len(origin) > MAX_TEXT_BYTES // 4:
         return encode(End(stream, status.code, message, origin, last is not None, last or b""))  # which cuts them
     return pack((_END, stream, status.code, message, origin, last is not None, last or b""))

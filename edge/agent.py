@@ -79,7 +79,8 @@ class Agent(LinkHandler):
         self.lease = lease
         self.metrics = metrics
         self.accounts = Accounts(metrics, log, origin=self.origin)
-        self._registry, self._problems = part.registry, problems
+        self._registry = part.registry
+        self._problems = problems
         self._mark = mark
         # The driver that serves a method of csi.proto, by its name and the method, as far as a call has asked since the
         # last change.

@@ -76,7 +76,8 @@ class VolumePlugin:
         self._root = RootDir(root, durable)
         self._dirs = VolumeDirs(self._root, node)
         self._devices = BlockDevices(self._root, self.layout)
-        self._find_driver, self._is_deferred = find_driver, is_deferred
+        self._find_driver = find_driver
+        self._is_deferred = is_deferred
 
     # ---------------------------------------------------------------- stage and publish
 
@@ -126,7 +127,8 @@ class VolumePlugin:
         is as for `stage`, and also tells whether a further file may be changed.
         `tell` gets the text of a VolumePermissionChangeInProgress event while changing ownership takes long.
         """
-        volume, uid = wanted.volume, wanted.pod.uid
+        volume = wanted.volume
+        uid = wanted.pod.uid
         driver = self._driver(volume.driver)
         published = published_for(wanted)
         target = self._dirs.target(published)
@@ -204,7 +206,8 @@ class VolumePlugin:
         staged, as for the kubelet, unless a mount is there.
         """
         await _locally(NotReady, self._dirs.require_unused, staged)
-        asked, mounted = False, self.is_mounted(staged, await self.mount_table())
+        asked = False
+        mounted = self.is_mounted(staged, await self.mount_table())
         if recorded or mounted or await _locally(NotReady, self._dirs.may_be_staged, staged):
             driver = self._driver(staged.driver)
             if asked := Has.STAGE_UNSTAGE_VOLUME in driver.capabilities:

@@ -57,7 +57,9 @@ class HubCall(Account, AnswerReceiver, Receiver):
     def __init__(self, agent: "Agent", link: Link, frame: Open, timeout_s: float | None, request: bytes) -> None:
         """A call whose request has come. `go_on` begins it. `timeout_s` is the caller's time, or None."""
         super().__init__(agent.accounts, frame.subject, frame.method, frame.call, agent.node, timeout_s=timeout_s)
-        self._agent, self._link, self._frame = agent, link, frame
+        self._agent = agent
+        self._link = link
+        self._frame = frame
         self.request_bytes = len(request)
         self._request: bytes | None = request
         self.key, self.about, self.arguments = PLAIN
@@ -93,7 +95,9 @@ class HubCall(Account, AnswerReceiver, Receiver):
 
         `asked` is the operation that it belongs to, if a thread has found it.
         """
-        agent, lease, request = self._agent, None, self._request
+        agent = self._agent
+        lease = None
+        request = self._request
         assert request is not None
         try:
             if asked is None and len(request) > PARSE_OFF_LOOP_BYTES:
@@ -127,7 +131,8 @@ class HubCall(Account, AnswerReceiver, Receiver):
 
     def send(self) -> None:
         """Send the request to its driver, or raise. `told` hears the end once, maybe before this returns."""
-        agent, request = self._agent, self._request
+        agent = self._agent
+        request = self._request
         self._request = None
         assert request is not None
         timeout_s = agent.operations.limit_s + _LATER_S
@@ -145,7 +150,8 @@ class HubCall(Account, AnswerReceiver, Receiver):
 
     def cancel(self) -> None:
         """Stop what is under way. `told` hears no more of it."""
-        call, self.at_driver = self.at_driver, None
+        call = self.at_driver
+        self.at_driver = None
         if call is not None:
             call.cancel()
 

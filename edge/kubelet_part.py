@@ -80,7 +80,8 @@ class KubeletPart:
 
     def __init__(self, settings: AgentSettings, metrics: Metrics) -> None:
         own = settings.registration == "own"
-        self.node, self._settings = settings.node, settings
+        self.node = settings.node
+        self._settings = settings
         self._former = "" if own else put_aside(settings.state_dir, now=time.time())
         self._unkept = self._full = ""
         self._directories = [settings.state_dir, *([settings.root_dir] if own else ())]
@@ -143,7 +144,8 @@ class Volumes:
     """The volumes of a node without a kubelet: metastore, states, plugin and manager."""
 
     def __init__(self, settings: AgentSettings, metrics: Metrics) -> None:
-        self._settings, self._metrics = settings, metrics
+        self._settings = settings
+        self._metrics = metrics
         metrics.claims = self.usage
         _check_root(settings.root_dir)
         self._home = Home(settings.state_dir, settings.node, settings.root_dir)
@@ -195,7 +197,8 @@ class Volumes:
         def tell(left: Iterable[LeftOver] | None = None) -> None:
             facts.tell(manager.volumes_in_use(), manager.sole_uses(), left)
 
-        clock, real_layout = Clock(), Layout(settings.root_dir).real
+        clock = Clock()
+        real_layout = Layout(settings.root_dir).real
         host = VolumeHost(
             node=settings.node,
             objects=self.metastore.objects,
@@ -291,7 +294,8 @@ class Volumes:
         return (self._states.trouble if self._states is not None else "") or self.metastore.trouble
 
     def describe(self, *, connected: bool, since: datetime) -> NodeVolumes:
-        manager, heard_at = self._manager, self.metastore.objects.heard_at
+        manager = self._manager
+        heard_at = self.metastore.objects.heard_at
         return NodeVolumes(
             node=self._settings.node,
             connected=connected,

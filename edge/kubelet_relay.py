@@ -56,7 +56,8 @@ class KubeletRelay:
 
     def __init__(self, directory: Path, settings: AgentSettings, registry: DriverRegistry) -> None:
         self._directory = directory
-        self._node, self._limit = settings.node, settings.max_message_bytes
+        self._node = settings.node
+        self._limit = settings.max_message_bytes
         self._registry = registry
         self._served: dict[str, _Served] = {}
         self._troubles: dict[str, str] = {}
@@ -86,7 +87,9 @@ class KubeletRelay:
         return found + [why for offer in registrations if (why := self._misled(offer))]
 
     def _misled(self, offer: PluginOffer) -> str:
-        name, endpoint, socket = offer.name, offer.endpoint, self.socket_of(offer.name)
+        name = offer.name
+        endpoint = offer.endpoint
+        socket = self.socket_of(offer.name)
         remedy = f"give its node-driver-registrar --kubelet-registration-path={socket}"
         if not self.holds(endpoint):
             if not self._registry.lacks_topology(name):

@@ -61,7 +61,8 @@ class _Rule:
     def __init__(self, *key: str, makes: str = "") -> None:
         # `key`: the request's idempotency key, as dotted paths of fields. The first one names the object that is
         # changed. `makes`: of a create, which changes none yet, the response's field that names the created object.
-        self.key, self.makes = key, makes
+        self.key = key
+        self.makes = makes
         self.values: Callable[[Any], Any] = attrgetter(*key)  # returns the key's values: one alone, or a tuple
         self.made: Callable[[Any], str] = attrgetter(makes or "DESCRIPTOR.name")  # returns the value of `makes`
 
@@ -249,7 +250,8 @@ class Operations:
     def ended(self, call: "HubCall", outcome: Outcome) -> None:
         """Take an operation out of the table, and tell its calls the outcome."""
         self._remove(call)
-        joined, call.joined = call.joined, ()
+        joined = call.joined
+        call.joined = ()
         call.tell(outcome)
         for it in joined:
             it.tell(outcome)
@@ -313,7 +315,8 @@ class Operations:
         return CallError(text, code=Code.ABORTED, is_unsent=True)
 
     def _check_room(self, driver: str) -> None:
-        own, together = sum(key[0] == driver for key in self._running), len(self._running)
+        own = sum(key[0] == driver for key in self._running)
+        together = len(self._running)
         if together >= self._most:
             raise Overloaded(f"agent of edge node {self.node}", self._most, "--max-operations")
         if not has_room(own, together, self._most, sharers=self._drivers()):

@@ -106,9 +106,11 @@ class Registrar:
             except OSError as error:  # a directory vanished meanwhile, or may not be read
                 if str(error) != trouble:
                     log.warning("cannot look for drivers in %s: %s; those that were seen stay", self._plugins, error)
-                trouble, now = str(error), seen
+                trouble = str(error)
+                now = seen
             else:
-                trouble, now = "", {path for path in found if not self.is_relay(str(path))}
+                trouble = ""
+                now = {path for path in found if not self.is_relay(str(path))}
             for path in now - seen:
                 self.registry.found(str(path), str(path))
             for path in seen - now:
@@ -123,7 +125,9 @@ class _Plugin:
         self.task: asyncio.Task[None] | None = None
         self.observed: PluginOffer | None = None  # its offer to a kubelet, if it is a CSI driver's
         self._path = path
-        self._registrar, self._registry, self._own = registrar, registrar.registry, registrar.registry.own
+        self._registrar = registrar
+        self._registry = registrar.registry
+        self._own = registrar.registry.own
         self._name = ""
         self._trouble = ""
         self._again = asyncio.Event()

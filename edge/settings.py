@@ -89,7 +89,9 @@ def complete(flags: AgentFlags) -> AgentSettings:
                 why = f"the node has joined as {joined.node}; leave out --node, or take another --state-dir"
                 raise SettingsError("--node", flags.node, why)
             values |= {"node": joined.node, "hub": flags.hub or tuple(map(hub_endpoint, joined.hubs))}
-            ca, cert, key = identity.files.ca, identity.files.cert, identity.files.key
+            ca = identity.files.ca
+            cert = identity.files.cert
+            key = identity.files.key
             values |= {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
     for name in ("node", "hub"):
         if not values[name]:

@@ -25,7 +25,8 @@ class VolumeError(BridgeError):
 
     def __init__(self, why: str, *, code: int | None = None) -> None:
         # `code` is the driver's, UNAVAILABLE if the request was not sent, None for any other reason.
-        self.why, self.code = why, code
+        self.why = why
+        self.code = code
         super().__init__(why)
 
 

@@ -68,7 +68,8 @@ def run() -> int:
 
 class _Demo:
     def __init__(self, directory: Path) -> None:
-        self._at, self._stored = directory, directory / "storage" / "volumes"
+        self._at = directory
+        self._stored = directory / "storage" / "volumes"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._acts, self._signals = 0, list[object]()
         with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:

@@ -43,7 +43,8 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
         settings = complete(EDGE_OPTIONS.read(state.settings))
     except BridgeError as error:
         return [("socket", first), ("agent", wrong(str(error), _LOG))]
-    own, fences = settings.registration == "own", settings.fence == "on"
+    own = settings.registration == "own"
+    fences = settings.fence == "on"
     return [
         ("socket", first),
         ("link", check_link(state)),

@@ -33,7 +33,8 @@ def check_certificate(files: TlsFiles, *, now: float, name: str = "", role: Role
 
 
 def _check_time(certificate: x509.Certificate, file: str, now: float) -> Finding | None:
-    begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    begins = certificate.not_valid_before_utc.timestamp()
+    ends = certificate.not_valid_after_utc.timestamp()
     if now >= ends:
         do = "replace the file; the process uses it from the next connection on, without a restart"
         return wrong(f"{file} has expired at {timestamp(ends)}", do)

@@ -44,8 +44,10 @@ class PermissionRule(NamedTuple):
     namespace: str = ""
 
 
-_NO_KUBELET, _TOPOLOGY = "nodes without a kubelet", "drivers with topology or local placement"
-_SNAPSHOTS, _CLASSES = "volumes from snapshots", "VolumeAttributesClasses"
+_NO_KUBELET = "nodes without a kubelet"
+_TOPOLOGY = "drivers with topology or local placement"
+_SNAPSHOTS = "volumes from snapshots"
+_CLASSES = "VolumeAttributesClasses"
 _RECORDS = "edgenodes.csi-bridge.io volumeplacements.csi-bridge.io jointokens.csi-bridge.io denials.csi-bridge.io"
 _ELECTION = (
     PermissionRule("create patch", "events", "events"),

@@ -37,13 +37,15 @@ class Progress:
     """The progress of a release."""
 
     def __init__(self, now: float) -> None:
-        self._shown, self._changed_at = frozenset["Released"](), now
+        self._shown = frozenset["Released"]()
+        self._changed_at = now
 
     def note(self, found: Sequence["Released"], now: float) -> list[str]:
         """Note the result of a pass. Returns a line for each object that is new, or has changed."""
         new = [it for it in found if it not in self._shown]
         if frozenset(found) != self._shown:
-            self._shown, self._changed_at = frozenset(found), now
+            self._shown = frozenset(found)
+            self._changed_at = now
         elif now - self._changed_at > _PATIENCE_S:
             raise BridgeError(
                 f"nothing has changed for {_PATIENCE_S:g} s; see what holds the objects above (kubectl describe), and "
@@ -76,7 +78,8 @@ async def _run(settings: OperatorSettings, node: str, kubeconfig: str, *, sure: 
 async def _to_the_end(settings: OperatorSettings, node: str, release: "ClusterRelease") -> None:
     from cloud.operators.cluster_release import KEPT
 
-    progress, is_begun = Progress(time.monotonic()), False
+    progress = Progress(time.monotonic())
+    is_begun = False
     while True:
         storage = await give_order(settings, OwnStorage(node=node), NodeStorage)
         found = await release.run(storage, is_dry=False)

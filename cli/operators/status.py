@@ -12,7 +12,9 @@ from common.pages.json_form import shown
 
 
 def show(state: HubState) -> Iterator[str]:
-    hub, nodes, drivers = state.hub, state.nodes, state.hub.drivers
+    hub = state.hub
+    nodes = state.nodes
+    drivers = state.hub.drivers
     yield (
         f"{hub.software}: {hub.connected} of {hub.known} nodes connected "
         f"(limit {hub.max_nodes}), {len(drivers)} proxy driver{'' if len(drivers) == 1 else 's'}"

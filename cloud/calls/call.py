@@ -86,7 +86,10 @@ class Calls:
         metrics: Metrics,
         guard: MountGuard,
     ) -> None:
-        self.nodes, self.placement, self.counts, self.guard = nodes, placement, counts, guard
+        self.nodes = nodes
+        self.placement = placement
+        self.counts = counts
+        self.guard = guard
         self.accounts = Accounts(metrics, log, origin=Origin.HUB)  # note every call
         self.is_draining = False  # whether every call whose request comes from now on is refused
 
@@ -109,7 +112,10 @@ class Call(Account, Receiver):
         """`deadline` is the end of the caller's time, in the loop's clock; None: it set no limit."""
         timeout_s = None if deadline is None else max(0.001, deadline - link.loop.time())
         super().__init__(calls.accounts, frame.subject, frame.method, frame.call, frame.node, timeout_s=timeout_s)
-        self._calls, self._link, self._frame, self._deadline = calls, link, frame, deadline
+        self._calls = calls
+        self._link = link
+        self._frame = frame
+        self._deadline = deadline
         self._key = 0  # the same for every try of the call
         self._request_credit = -1  # the size of the request if its credit has not gone back to the caller; -1: it has
         # Whether the call may pass. Before, an error is not the node's, although the caller may have named one.
@@ -132,7 +138,10 @@ class Call(Account, Receiver):
 
     def begin(self, request: bytes) -> None:
         """Decide where the call goes, and send it there, at once or when the records show its name."""
-        calls, link, driver, method = self._calls, self._link, self.driver, self.method
+        calls = self._calls
+        link = self._link
+        driver = self.driver
+        method = self.method
         self._request_credit = self.request_bytes = len(request)
         self._key = hash(request[:_KEY_BYTES])
         refusal: CallError | None = None
@@ -171,7 +180,9 @@ class Call(Account, Receiver):
             self._fail(error)
 
     def _claim(self, visit: Visit) -> None:
-        info, route, claims = self._info, self._route, self._calls.placement.claims
+        info = self._info
+        route = self._route
+        claims = self._calls.placement.claims
         attempt = self._attempt = claims.begin(
             info.driver,
             info.name,
@@ -196,8 +207,10 @@ class Call(Account, Receiver):
             self._fail(error)
 
     def _carry(self, visit: Visit) -> None:
-        route, deadline = self._route, self._deadline
-        request, self._request = self._request, b""
+        route = self._route
+        deadline = self._deadline
+        request = self._request
+        self._request = b""
         if route.segment is Segment.ADDED:
             request = without_topology(self.method, request)
         if deadline is not None:
@@ -219,10 +232,12 @@ class Call(Account, Receiver):
             )
         except (Overloaded, TunnelClosed) as error:
             raise visit.not_sent(error) from error
-        self._visit, self._number = visit, number
+        self._visit = visit
+        self._number = number
         visit.calls[self.driver] += 1
         if self._request_credit >= 0 and not visit.link.watch_unsent(number):  # else `writable` follows
-            credit, self._request_credit = self._request_credit, -1
+            credit = self._request_credit
+            self._request_credit = -1
             self._link.consumed(self._frame.stream, credit)
 
     def _ask_all(self, ask_all: AskAll, request: bytes) -> None:
@@ -255,7 +270,8 @@ class Call(Account, Receiver):
 
     def ended(self, status: Status, message: bytes | None) -> None:
         """Pass the end of the answer on as soon as the outcome is recorded, with its last message if there is one."""
-        self._status, write = status, None
+        self._status = status
+        write = None
         if message is not None:
             self._unreturned_sizes.append(len(message))
         if self._route.keeping is not Keeping.NEVER or self._route.segment is not Segment.AS_IS:
@@ -297,9 +313,11 @@ class Call(Account, Receiver):
     def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
         """Release the answer at the node, or stop waiting for it there."""
         if self._request_credit >= 0:
-            credit, self._request_credit = self._request_credit, -1
+            credit = self._request_credit
+            self._request_credit = -1
             self._link.consumed(self._frame.stream, credit)
-        visit, self._visit = self._visit, None
+        visit = self._visit
+        self._visit = None
         if visit is None:
             if self._task is not None:
                 self._task.cancel()
@@ -323,7 +341,8 @@ class Call(Account, Receiver):
         visit = self._visit
         # else `writable` follows
         if self._request_credit >= 0 and (visit is None or not visit.link.watch_unsent(self._number)):
-            credit, self._request_credit = self._request_credit, -1
+            credit = self._request_credit
+            self._request_credit = -1
             self._link.consumed(self._frame.stream, credit)
         if self._unreturned_sizes and visit is not None and not self._link.watch_unsent(self._frame.stream):
             for size in self._unreturned_sizes:
@@ -364,7 +383,9 @@ class Call(Account, Receiver):
     # ---- the outcome
 
     def _checked(self, message: bytes, *, is_only: bool) -> bytes:
-        info, route, why = self._info, self._route, ""
+        info = self._info
+        route = self._route
+        why = ""
         if self._attempt is not None:
             if not is_only:
                 why = "more than one message"
@@ -377,7 +398,8 @@ class Call(Account, Receiver):
 
     def _read(self, message: bytes) -> str:
         # Returns why the hub cannot read the answer to a create; empty if it can.
-        info, chars = self._info, 0
+        info = self._info
+        chars = 0
         try:
             found = things_in(info.method, message)
         except ValueError as error:
@@ -391,7 +413,10 @@ class Call(Account, Receiver):
 
     def _record(self, status: Status) -> asyncio.Future[None] | None:
         # Returns the write, if the caller has to wait for it. Raises CallError: the caller must not get this outcome.
-        info, route, attempt, claims = self._info, self._route, self._attempt, self._calls.placement.claims
+        info = self._info
+        route = self._route
+        attempt = self._attempt
+        claims = self._calls.placement.claims
         if attempt is None:
             if not status.ok or not route.deletes or info.name:
                 return None
@@ -407,7 +432,8 @@ class Call(Account, Receiver):
             return None
         else:
             if info.is_placed or route.has_own_ids:
-                foreign, book = self._calls.placement.foreign, claims.book(info.driver)
+                foreign = self._calls.placement.foreign
+                book = claims.book(info.driver)
                 try:
                     foreign.check(info.driver, info.name, route.node, book, self._made)
                 except CallError:
@@ -435,7 +461,9 @@ class Call(Account, Receiver):
 
     def _settle(self, status: Status) -> list[str]:
         # Of a call at an elected node. Returns the other names that are free now.
-        claims, driver, is_create = self._calls.placement.claims, self._info.driver, bool(self._info.fields.name)
+        claims = self._calls.placement.claims
+        driver = self._info.driver
+        is_create = bool(self._info.fields.name)
         if status.ok:
             if self._message is not None and self._made.things:
                 claims.note_new(driver, self._route.node, self._info.method, self._message)
@@ -450,7 +478,8 @@ class Call(Account, Receiver):
         return freed
 
     def _fail_create(self, attempt: Attempt, status: Status) -> None:
-        info, route = self._info, self._route
+        info = self._info
+        route = self._route
         in_doubt = outcome.leaves_doubt(status, info, route, is_known=bool(attempt.claim.made_at))
         if not in_doubt:
             self._calls.placement.foreign.settle(info.driver, info.name, route.node)
@@ -460,7 +489,10 @@ class Call(Account, Receiver):
 
     def _release(self, attempt: Attempt, *, is_taken: bool) -> None:
         # If nobody took a LATE success, the records get its things. Any other outcome that nobody took is in doubt.
-        claims, info, node, message = self._calls.placement.claims, self._info, self._route.node, self._message
+        claims = self._calls.placement.claims
+        info = self._info
+        node = self._route.node
+        message = self._message
         if is_taken:
             if message is not None:
                 claims.note_new(info.driver, node, info.method, message)
@@ -473,6 +505,7 @@ class Call(Account, Receiver):
 
     def _end_attempt(self, *, in_doubt: bool | None) -> None:
         # Once: nothing more comes from the node, or nothing more counts.
-        attempt, self._attempt = self._attempt, None
+        attempt = self._attempt
+        self._attempt = None
         if attempt is not None:
             self._calls.placement.claims.end_attempt(self._info.driver, attempt, in_doubt=in_doubt)

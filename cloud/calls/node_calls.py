@@ -30,7 +30,8 @@ class NodeCalls:
     """Counts the calls of all nodes, and keeps one failure of each node. `slow` may be called by any thread."""
 
     def __init__(self, nodes: Nodes, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._nodes, self._now = nodes, now
+        self._nodes = nodes
+        self._now = now
         # By node, then by driver, method and request: when the first try began, and when the last one ended.
         self._unanswered: dict[str, dict[tuple[str, str, int], tuple[float, float]]] = {}
         self._under_way: dict[str, set[Account]] = {}
@@ -97,7 +98,8 @@ class NodeCalls:
         if not self._nodes.knows(account.node):  # a caller may name any node
             return
         calls = self._unanswered.setdefault(account.node, {})
-        now, key = self._now(), (account.driver, account.method, request)
+        now = self._now()
+        key = (account.driver, account.method, request)
         began, tried = calls.pop(key, (account.began, now))  # the newest tries are last
         calls[key] = began if now - tried < _TRIED_AGAIN_S else account.began, now
         if len(calls) > _MOST_UNANSWERED:

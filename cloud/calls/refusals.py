@@ -49,7 +49,8 @@ class Refusals:
     def _refusal(
         self, address: str, reason: str, why: str, *, role: str = "", name: str = "", times: int = 1
     ) -> Refusal:
-        at, why = time_of(self._clock()), why[:_LONGEST_WHY]
+        at = time_of(self._clock())
+        why = why[:_LONGEST_WHY]
         return Refusal(role=role, name=name, address=address, at=at, reason=reason, why=why, times=times)
 
     def settle(self, link: Link) -> None:

@@ -57,7 +57,8 @@ class ReportStreams:
     async def serve_watch(self, stream: Stream) -> None:
         """Send a proxy driver the Identity and capabilities of its driver, now and at each change."""
         assert stream.opened is not None
-        driver, named_node = stream.opened.subject, stream.opened.node
+        driver = stream.opened.subject
+        named_node = stream.opened.node
         if driver != stream.link.peer.name:
             raise foreign_driver(stream.link.peer.name, driver)
         changed = asyncio.Event()

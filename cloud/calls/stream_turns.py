@@ -19,7 +19,8 @@ def in_turns(serve: Serve) -> Serve:
 
     async def in_turn(stream: Stream) -> None:
         assert stream.task is not None
-        node, task = stream.link.peer.name, stream.task
+        node = stream.link.peer.name
+        task = stream.task
         earlier, last[node] = last.get(node), task
         try:
             if earlier is not None:

@@ -90,10 +90,12 @@ class Book:
         elif claim.is_open and claim.node != node:
             claim = self.claims[name] = self.detach(claim)
         if not claim.is_open:
-            claim.since, claim.node = now, node
+            claim.since = now
+            claim.node = node
         elif (claim.lease_s, claim.machine) != (lease_s, machine):
             claim.is_confirmed = False
-        claim.lease_s, claim.machine = lease_s, machine
+        claim.lease_s = lease_s
+        claim.machine = machine
         attempt = Attempt(claim, self.deletions)
         self.index(claim)
         return attempt
@@ -126,7 +128,8 @@ class Book:
         is_open = claim.is_open
         if not is_open:
             claim.is_kept = claim.is_confirmed = False
-        before, node = self.opened.get(name, ""), claim.node if is_open else ""
+        before = self.opened.get(name, "")
+        node = claim.node if is_open else ""
         if before != node:
             self.opened[name] = node
             if not node:

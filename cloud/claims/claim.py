@@ -86,7 +86,8 @@ class Claim:
 
     def body(self) -> dict[str, Any] | None:
         """The body of the record that there should be; None: none."""
-        ids, state = [], ClaimState.DELETED
+        ids = []
+        state = ClaimState.DELETED
         for (thing, node), its in self.ids.items():
             told = {"kind": thing.kind, "id": thing.id, "node": node, "since": its.since}
             if its.gone:
@@ -113,10 +114,12 @@ def read_claim(name: str, body: dict[str, Any]) -> Claim:
 
     Raises KeyError, TypeError or ValueError if it cannot be read.
     """
-    node, machine = text_in(body.get("node", "")), text_in(body.get("machine", ""))
+    node = text_in(body.get("node", ""))
+    machine = text_in(body.get("machine", ""))
     claim = Claim(name, node, float(body.get("since", 0)), int(body.get("lease_s", 0)), machine, has_row=True)
     for told in body.get("ids", ()):
-        thing, node = Thing(text_in(told["kind"]), text_in(told["id"])), text_in(told["node"])
+        thing = Thing(text_in(told["kind"]), text_in(told["id"]))
+        node = text_in(told["node"])
         claim.ids[thing, node] = Id(name, float(told["since"]), float(told.get("gone", 0)))
     if ClaimState(body["state"]) is ClaimState.OPEN:
         claim.doubt()

@@ -445,7 +445,8 @@ class Claims:
         return claim is None or claim.node == late.node
 
     def _load(self, book: Book, claim: Claim) -> None:
-        ids, claim.ids = claim.ids, {}
+        ids = claim.ids
+        claim.ids = {}
         book.claims[claim.name] = claim
         for (thing, node), loaded in ids.items():
             # If two rows have a thing, the removal of one has failed. An existing thing wins over a deleted one, and

@@ -92,7 +92,8 @@ def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts
     if method not in RULES:
         return NOTHING_ASKED
     fields = _fields(method)
-    rule, message = fields.rule, fields.request()
+    rule = fields.rule
+    message = fields.request()
     try:
         message.ParseFromString(request)
     except DecodeError:

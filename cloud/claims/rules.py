@@ -15,9 +15,13 @@ from typing import Any, Final, NamedTuple
 
 from common.csi.csi_pb2 import ControllerServiceCapability
 
-_CONTROLLER, _GROUP, _METADATA = "/csi.v1.Controller/", "/csi.v1.GroupController/", "/csi.v1.SnapshotMetadata/"
+_CONTROLLER = "/csi.v1.Controller/"
+_GROUP = "/csi.v1.GroupController/"
+_METADATA = "/csi.v1.SnapshotMetadata/"
 
-VOLUME, SNAPSHOT, GROUP = "volume", "snapshot", "group snapshot"
+VOLUME = "volume"
+SNAPSHOT = "snapshot"
+GROUP = "group snapshot"
 
 GET_CAPACITY: Final = _CONTROLLER + "GetCapacity"
 

@@ -19,7 +19,8 @@ class Absences:
     """Tells how nodes are away, by their links and their Nodes."""
 
     def __init__(self, links: Nodes, mounts: Mounts) -> None:
-        self._links, self._mounts = links, mounts
+        self._links = links
+        self._mounts = mounts
 
     def knows(self, node: str) -> bool:
         """Whether there is a Node of this name, or such a node has ever connected."""
@@ -54,7 +55,8 @@ class Absences:
         """A text that no other absence of the node has; empty while there is a sign of life."""
         if self.life(node):
             return ""
-        state, since = self._mounts.kubelet_state(node), self._links.of(node).away_since
+        state = self._mounts.kubelet_state(node)
+        since = self._links.of(node).away_since
         return f"{since if since is not None else ''}/{state.since if state is not None else ''}"
 
     def records(self, node: str) -> list[Change]:

@@ -61,8 +61,11 @@ class Fences:
         now: Callable[[], float] = time.time,
     ) -> None:
         """`joined` says when the present machine of a node joined, and from where; it may be empty."""
-        self._records, self._absences, self._mounts = records, absences, mounts
-        self._joined, self._now = joined, now
+        self._records = records
+        self._absences = absences
+        self._mounts = mounts
+        self._joined = joined
+        self._now = now
         self._fences = {it.node: it for it in records.take(RecordKind.FENCE, _read)}
         records.watch(RecordKind.FENCE, lambda key: self._record(*key))
 
@@ -77,12 +80,14 @@ class Fences:
 
     async def fence(self, order: Fence, by: str) -> Done:
         """Take a node for dead. Raises CallError, also if the fence does not outlive this hub yet."""
-        node, what = order.node, f"node {order.node} is not fenced"
+        node = order.node
+        what = f"node {order.node} is not fenced"
         if not self._mounts.is_ready:
             raise order_refused(what, "the hub has not read all objects yet; try again")
         if not self._absences.knows(node):
             raise order_refused(what, "the hub knows no such node, and holds no volume back for it")
-        life, earlier = self._absences.life(node), self._mounts.earlier_use.get(node)
+        life = self._absences.life(node)
+        earlier = self._mounts.earlier_use.get(node)
         if life and earlier is None:
             raise order_refused(what, f"its machine runs, because {life}; a fence is for a node that is dead")
         said = await self._fence_earlier(node, earlier, order.why, by) if earlier is not None else []

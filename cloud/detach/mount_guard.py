@@ -107,7 +107,10 @@ class MountGuard:
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._nodes, self._mounts, self._absences, self._fences = nodes, mounts, absences, fences
+        self._nodes = nodes
+        self._mounts = mounts
+        self._absences = absences
+        self._fences = fences
         self._monotonic = monotonic
         self._noted: set[tuple[str, str, float]] = set()
         # By driver, volume and node id: when the last call was held, and its error.
@@ -153,7 +156,9 @@ class MountGuard:
         # The rest of a sentence about a node that is away; None if it surely has fenced the volume.
         if not self._mounts.asks_for_fence(driver, volume):
             return ""
-        told, name, left = self._mounts.told_fence(node), name_in_use(driver, volume), self._nodes.of(node).gone_at()
+        told = self._mounts.told_fence(node)
+        name = name_in_use(driver, volume)
+        left = self._nodes.of(node).gone_at()
         if told is not None and name in told.staging:
             return "; its agent has not told how a call ended that may mount it, so it does not go by time"
         # The end of the link is not known for a node that is being forgotten.
@@ -172,7 +177,8 @@ class MountGuard:
         return None
 
     def _view(self, node: str, driver: str, volume: str) -> VolumeView:
-        in_use, name = self._mounts.in_use(node), name_in_use(driver, volume)
+        in_use = self._mounts.in_use(node)
+        name = name_in_use(driver, volume)
         is_mounted = name in in_use if in_use is not None else None
         return VolumeView(
             name in self._mounts.earlier_use.get(node, ()),

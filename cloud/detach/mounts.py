@@ -30,7 +30,8 @@ from common.objects import offline_policy
 from common.objects.objects import Ref
 from common.objects.offline_policy import ToldFence
 
-_ATTACHMENT, _VOLUME = "VolumeAttachment", "PersistentVolume"
+_ATTACHMENT = "VolumeAttachment"
+_VOLUME = "PersistentVolume"
 
 # The annotation of a VolumeAttachment with the node id that external-attacher used (its csi_handler.go).
 _ID_AT_ATTACH: Final = "csi.alpha.kubernetes.io/node-id"
@@ -43,7 +44,8 @@ class Mounts:
 
     def __init__(self, source: Source, facts: FactTable | None) -> None:
         """Follow the source from now on. `facts` is None if this hub takes none."""
-        self._source, self._facts = source, facts
+        self._source = source
+        self._facts = facts
         # By node: the volumes that earlier machines of this name had in use.
         self.earlier_use: Mapping[str, frozenset[str]] = facts.earlier_use if facts is not None else {}
         self._volumes = Index(source, _VOLUME, handle_of)

@@ -21,7 +21,9 @@ class PolicyProblems:
     """Looks for problems with the policies of all volumes."""
 
     def __init__(self, source: Source, mounts: Mounts, facts: FactTable) -> None:
-        self._source, self._mounts, self._facts = source, mounts, facts
+        self._source = source
+        self._mounts = mounts
+        self._facts = facts
 
     def problems(self) -> Iterator[str]:
         for ref in sorted(self._source.refs("StorageClass")):

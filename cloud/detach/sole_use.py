@@ -30,14 +30,16 @@ class SoleUse:
     """The sole uses of all volumes. `begin` completes it."""
 
     def __init__(self, table: FactTable, mounts: Mounts) -> None:
-        self._table, self._mounts = table, mounts
+        self._table = table
+        self._mounts = mounts
         self._turn = asyncio.Lock()
         self._absence: Callable[[str], str]
         self._is_given_up: Callable[[str], bool]
 
     def begin(self, absence: Callable[[str], str], is_given_up: Callable[[str], bool]) -> None:
         """Take the functions that tell how a node is away, and whether its mounts count no more."""
-        self._absence, self._is_given_up = absence, is_given_up
+        self._absence = absence
+        self._is_given_up = is_given_up
 
     async def claim(self, node: str, ref: Ref, fact: Fact) -> None:
         """Store a node's claim to a volume. Raises OSError, or ValueError with the node that has it and the way out."""
@@ -50,7 +52,8 @@ class SoleUse:
             await self._table.put(node, ref, fact, stray=True)
 
     def _why_not(self, node: str, ref: Ref, fact: Fact) -> str:
-        driver, handle = fact.body["spec"]["driver"], fact.body["spec"]["volumeHandle"]
+        driver = fact.body["spec"]["driver"]
+        handle = fact.body["spec"]["volumeHandle"]
         if ref != sole_use(driver, handle):
             return f"{ref} is not the name of this volume's claim"
         wanting = self._mounts.nodes_wanting(driver, handle)

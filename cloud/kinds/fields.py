@@ -46,7 +46,8 @@ class FieldError(ValueError):
     """A field is wrong: `path` leads to it, `why` is the rest of the sentence."""
 
     def __init__(self, path: Path, why: str) -> None:
-        self.path, self.why = path, why
+        self.path = path
+        self.why = why
         super().__init__(f"{spell(path)} {why}".lstrip())
 
 
@@ -63,7 +64,8 @@ class Fields:
     """
 
     def __init__(self, body: Body, path: Path = ()) -> None:
-        self.body, self.path = body, path
+        self.body = body
+        self.path = path
 
     def refuse(self, name: str, why: str) -> NoReturn:
         raise FieldError((*self.path, name), why)

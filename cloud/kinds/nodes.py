@@ -69,7 +69,8 @@ def conditions_with(node: Body, new: Body, *, at: str) -> list[Body]:
 def state_of(fields: Fields) -> NodeState:
     status = fields.part("status")
     conditions = {it.text("type"): it for it in status.parts("conditions")}
-    ready, problem = conditions.get("Ready", Fields({})), conditions.get(PROBLEM, Fields({}))
+    ready = conditions.get("Ready", Fields({}))
+    problem = conditions.get(PROBLEM, Fields({}))
     taints = fields.part("spec").parts("taints")
     return NodeState(
         ready.text("status"),

@@ -43,7 +43,8 @@ def node_terms(volume: Body) -> Sequence[Mapping[str, Any]]:
 
 
 def is_claimed_by(volume: Body, claim: Body) -> bool:
-    ref, metadata = volume["spec"].get("claimRef") or {}, claim["metadata"]
+    ref = volume["spec"].get("claimRef") or {}
+    metadata = claim["metadata"]
     names_agree = (ref.get("namespace"), ref.get("name")) == (metadata["namespace"], metadata["name"])
     return names_agree and ref.get("uid") in (None, "", metadata["uid"])
 

@@ -43,7 +43,8 @@ def request_of(pod: Body, drivers: Iterable[Body]) -> TokenRequest | None:
     wanted: dict[str, int] = {}
     for driver in drivers:
         for one in (driver.get("spec") or {}).get("tokenRequests") or ():
-            audience, seconds = one.get("audience") or "", one.get("expirationSeconds") or _DEFAULT_S
+            audience = one.get("audience") or ""
+            seconds = one.get("expirationSeconds") or _DEFAULT_S
             wanted[audience] = min(seconds, wanted.get(audience, seconds))
     if not wanted or (pod.get("status") or {}).get("phase") in _OVER:
         return None

@@ -36,7 +36,9 @@ from common.observe.version import SOFTWARE
 Body = dict[str, Any]
 
 # TCP probes a watch after this silence, at these intervals, and closes it after this number without an answer.
-_SILENCE_S, _PROBE_S, _PROBES = 60, 5, 3
+_SILENCE_S = 60
+_PROBE_S = 5
+_PROBES = 3
 
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
@@ -63,8 +65,11 @@ class Resource:
     made_by: str = ""  # the file with its CustomResourceDefinition, if the cluster may lack it
 
 
-_CORE, _STORAGE, _ADMISSION = "api/v1", "apis/storage.k8s.io/v1", "apis/admissionregistration.k8s.io/v1"
-_SNAPSHOTS, _GROUPS = "apis/snapshot.storage.k8s.io/v1", "apis/groupsnapshot.storage.k8s.io/v1"
+_CORE = "api/v1"
+_STORAGE = "apis/storage.k8s.io/v1"
+_ADMISSION = "apis/admissionregistration.k8s.io/v1"
+_SNAPSHOTS = "apis/snapshot.storage.k8s.io/v1"
+_GROUPS = "apis/groupsnapshot.storage.k8s.io/v1"
 
 RESOURCES: Final = {
     it.kind: it
@@ -129,7 +134,10 @@ class Kube:
     def __init__(
         self, client: ApiClient, credentials: ApiCredentials, kept: KeptConnections | None, may_ask: Callable[[], bool]
     ) -> None:
-        self._client, self._credentials, self._kept, self._may_ask = client, credentials, kept, may_ask
+        self._client = client
+        self._credentials = credentials
+        self._kept = kept
+        self._may_ask = may_ask
 
     async def version(self) -> tuple[int, int]:
         answer = await self._ask("GET", "get the version", "version")
@@ -145,7 +153,8 @@ class Kube:
             KubeError: the server refused or did not answer; `is_expired` if the token is too old.
         """
         query = {"limit": str(limit), "continue": more, **_selected(resource)}
-        what, path = f"list {resource.plural}", _path(resource, "", resource.namespace)
+        what = f"list {resource.plural}"
+        path = _path(resource, "", resource.namespace)
         try:
             answer = await self._ask("GET", what, path, query=query)
         except KubeError as error:
@@ -153,7 +162,8 @@ class Kube:
                 raise
             why = f"the cluster lacks the kind {resource.kind}: apply {resource.made_by}"
             raise KubeError(what, error.code, error.reason, why) from error
-        metadata, items = answer.get("metadata"), answer.get("items") or []
+        metadata = answer.get("metadata")
+        items = answer.get("items") or []
         if not (isinstance(metadata, dict) and metadata.get("resourceVersion") and isinstance(items, list)):
             # All that is missing in a list is gone.
             raise KubeError(what, 0, "", "the answer is not a list")
@@ -195,7 +205,8 @@ class Kube:
     async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
         """Return the object as the server has stored it. Raises KubeError (409 AlreadyExists)."""
         name = (body.get("metadata") or {}).get("name", "")
-        what, path = f"create {_named(resource, name, namespace)}", _path(resource, "", namespace)
+        what = f"create {_named(resource, name, namespace)}"
+        path = _path(resource, "", namespace)
         return await self._send("POST", what, path, body)
 
     async def create_of(self, resource: Resource, name: str, subresource: str, body: Body, namespace: str = "") -> Body:
@@ -210,14 +221,16 @@ class Kube:
 
         With `metadata.resourceVersion` or `metadata.uid` it applies to that state or object only (409 Conflict).
         """
-        what, path = f"patch {_named(resource, name, namespace)}", _path(resource, name, namespace, subresource)
+        what = f"patch {_named(resource, name, namespace)}"
+        path = _path(resource, name, namespace, subresource)
         return await self._send("PATCH", what, path, change, _MERGE_PATCH)
 
     async def edit(
         self, resource: Resource, name: str, steps: Sequence[Body], namespace: str = "", *, subresource: str = ""
     ) -> Body:
         """Change an object by steps (RFC 6902), all or none of them, and return the changed object."""
-        what, path = f"patch {_named(resource, name, namespace)}", _path(resource, name, namespace, subresource)
+        what = f"patch {_named(resource, name, namespace)}"
+        path = _path(resource, name, namespace, subresource)
         return await self._send("PATCH", what, path, steps, _JSON_PATCH)
 
     async def delete(
@@ -393,13 +406,15 @@ async def patch_found(kube: Kube, resource: Resource, found: Body, change: Body,
     """Merge a change into an object, and return it. Raises KubeError (409 Conflict if it is not as it was found)."""
     # A merge patch replaces whole lists: the version keeps what another writer has added from being lost.
     metadata = {"resourceVersion": found["metadata"]["resourceVersion"], **change.get("metadata", {})}
-    name, namespace = found["metadata"]["name"], found["metadata"].get("namespace", "")
+    name = found["metadata"]["name"]
+    namespace = found["metadata"].get("namespace", "")
     return await kube.patch(resource, name, {**change, "metadata": metadata}, namespace, subresource=subresource)
 
 
 async def delete_found(kube: Kube, resource: Resource, found: Body, *, grace_s: int | None = None) -> None:
     """Delete an object that was found, and no later one of its name. Raises KubeError."""
-    name, namespace = found["metadata"]["name"], found["metadata"].get("namespace", "")
+    name = found["metadata"]["name"]
+    namespace = found["metadata"].get("namespace", "")
     try:
         await kube.delete(resource, name, namespace, uid=found["metadata"]["uid"], grace_s=grace_s)
     except KubeError as error:

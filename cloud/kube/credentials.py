@@ -39,7 +39,9 @@ class ApiCredentials:
 
     def __init__(self, kubeconfig: str, client: ApiClient, now: Callable[[], float]) -> None:
         self.are_refused = False
-        self._kubeconfig, self._client, self._now = kubeconfig, client, now
+        self._kubeconfig = kubeconfig
+        self._client = client
+        self._now = now
         self._begun_at = now()
         self._loading: asyncio.Task[None] | None = None
         self._trouble = ""  # the reason why the newest ones are not in use; empty if they are
@@ -86,7 +88,8 @@ class ApiCredentials:
             # A certificate that does not fit its key would replace the old one, so another context tries it first.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), self._client.rest_client.ssl_context):
                 context.load_cert_chain(new.cert_file, new.key_file)
-        old.api_key, old.cert_file = new.api_key, new.cert_file
+        old.api_key = new.api_key
+        old.cert_file = new.cert_file
         return ""
 
     def _note(self, trouble: str) -> None:

@@ -47,7 +47,8 @@ class AnswerReader:
         answer, *more = self._answers
         if more or self._begun:
             raise ValueError("the server sent bytes that no request asked for")
-        self._answers, self._bytes = [], 0
+        self._answers = []
+        self._bytes = 0
         return answer
 
     # ---- the parser's callbacks

@@ -40,7 +40,8 @@ class KeptConnections:
     ) -> None:
         """`may_ask` is asked last of all: a connection may take a while."""
         parts = urlsplit(url)
-        self._host, self._path = parts.netloc.rpartition("@")[2], parts.path
+        self._host = parts.netloc.rpartition("@")[2]
+        self._path = parts.path
         self._tls = tls if parts.scheme == "https" else None
         self._address = parts.hostname or "", parts.port or (443 if self._tls is not None else 80)
         self._server_name = (server_name or self._address[0]) if self._tls is not None else None

@@ -48,7 +48,10 @@ class WorkQueue(Generic[K]):
 
         It returns the seconds until the key is due again, or None. It may discard the key, and add it again.
         """
-        self._do, self._backoff, self._pause, self._later = work, backoff, pause, later
+        self._do = work
+        self._backoff = backoff
+        self._pause = pause
+        self._later = later
         self._closed = False
         self._added: dict[K, int] = {}  # how often each waiting key was added
         self._tasks: dict[K, asyncio.Task[None]] = {}

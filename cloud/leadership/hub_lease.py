@@ -66,7 +66,9 @@ class HubLease:
         self._duration_s = math.ceil(settings.leader_election_lease_duration_s)
         self._deadline_s = settings.leader_election_renew_deadline_s
         self._retry_s = settings.leader_election_retry_period_s
-        self._now, self._wall, self._pause = now, wall, pause
+        self._now = now
+        self._wall = wall
+        self._pause = pause
         self._identity = f"{socket.gethostname()}_{secrets.token_hex(8)}_{place}"
         self._shown = f"{self.namespace}/{NAME}"
         self._record = LeaseRecord()
@@ -107,7 +109,8 @@ class HubLease:
 
     async def take(self, api: Kube, stopping: asyncio.Event, on_wait: Callable[[], Awaitable[None]]) -> bool:
         """Returns False if `stopping` is set first."""
-        sighting, waits = Sighting(self._identity, self._duration_s), False
+        sighting = Sighting(self._identity, self._duration_s)
+        waits = False
         while not stopping.is_set():
             try:
                 async with asyncio.timeout(self._deadline_s):
@@ -140,7 +143,9 @@ class HubLease:
 
     async def keep(self, api: Kube) -> None:
         """Renew the Lease until cancelled. Raises LeadershipLost."""
-        leadership, pause_s, why = self.leadership, self._retry_s, _STOOD
+        leadership = self.leadership
+        pause_s = self._retry_s
+        why = _STOOD
         assert leadership is not None
         while True:
             await self._pause(max(0.0, min(pause_s, leadership.left_s)))
@@ -151,11 +156,13 @@ class HubLease:
                     spec = {"renewTime": self._time(), "leaseDurationSeconds": self._duration_s}  # which people edit
                     sent_at = await self._change(api, {"spec": spec})
             except (KubeError, TimeoutError) as error:
-                pause_s, why = min(_AGAIN_S, self._retry_s), str(error) or _SILENT
+                pause_s = min(_AGAIN_S, self._retry_s)
+                why = str(error) or _SILENT
                 log.warning("the Lease %s is not renewed: %s", self._shown, why)
             else:
                 leadership.renew(sent_at + self._deadline_s)
-                pause_s, why = self._retry_s, _STOOD
+                pause_s = self._retry_s
+                why = _STOOD
 
     async def release(self, api: Kube) -> None:
         """Let another hub take the Lease at once, unless this one has lost it. The last write of this hub is over."""
@@ -216,7 +223,8 @@ class HubLease:
 
     def _wait(self, why: str, *, level: int = logging.INFO) -> None:
         if self.why_not != (why_not := f"this hub waits for the Lease {self._shown}: {why}"):
-            self.why_not, self.trouble = why_not, why_not if level > logging.INFO else ""
+            self.why_not = why_not
+            self.trouble = why_not if level > logging.INFO else ""
             log.log(level, "%s", why_not)
 
     def _lost(self, why: str) -> LeadershipLost:

@@ -66,7 +66,8 @@ class Incarnation:
 
     def __init__(self, records: Records, *, now: Callable[[], float] = time.time) -> None:
         """Read the mark, or make one for new records. Raises SettingsError."""
-        self._records, self._now = records, now
+        self._records = records
+        self._now = now
         self.sign = b""  # the key of marks; empty: they are not signed
         self.epoch = 0  # the number of this hub's leadership, above those of all earlier ones; 0: not counted yet
         self.announce: Callable[[], None] = lambda: None  # called when the epoch has changed
@@ -111,9 +112,11 @@ class Incarnation:
 
     def meet(self, node: str, shown: str) -> str:
         """Judge the mark that an agent shows. Returns the one that it gets; empty: it keeps its own."""
-        state, mark = self._state, _MARK.fullmatch(shown)
+        state = self._state
+        mark = _MARK.fullmatch(shown)
         if mark is not None and self._is_credible(shown, mark[1], int(mark[2])):
-            id_, epoch = mark[1], int(mark[2])
+            id_ = mark[1]
+            epoch = int(mark[2])
             is_known = id_ == state.id and (epoch in state.epochs or epoch < state.epochs[0])
             if not is_known and epoch > state.trusted:
                 self._heard = max(self._heard, epoch)
@@ -158,14 +161,16 @@ class Incarnation:
             raise
         self._unread = ""
         if rises:
-            self._heard, self.epoch = 0, trusted + 1
+            self._heard = 0
+            self.epoch = trusted + 1
             self.announce()
         self.settled()
         return [loss] if loss else []
 
     async def _write(self, **changes: Any) -> None:
         while True:  # a change that was put during the write came after it
-            before, state = self._state, self._state._replace(**changes)
+            before = self._state
+            state = self._state._replace(**changes)
             await self._records.write([_record(state)])
             if self._state is before:
                 self._state = state

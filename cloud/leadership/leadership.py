@@ -37,7 +37,8 @@ class LeaseRecord:
 
 
 def read_lease(lease: dict[str, Any]) -> LeaseRecord:
-    metadata, spec = lease["metadata"], lease.get("spec") or {}
+    metadata = lease["metadata"]
+    spec = lease.get("spec") or {}
     return LeaseRecord(
         spec.get("holderIdentity") or "",
         spec.get("leaseDurationSeconds") or 0,
@@ -69,13 +70,15 @@ class Sighting:
 
     def __init__(self, identity: str, duration_s: float) -> None:
         """`identity` is the hub's, and ends with its place; `duration_s` is the shortest wait."""
-        self._identity, self._duration_s = identity, duration_s
+        self._identity = identity
+        self._duration_s = duration_s
         self._seen: LeaseRecord | None = None
         self._free_at = 0.0
 
     def free_at(self, record: LeaseRecord, now: float) -> float:
         """When the Lease is free if it stays as it was just read; it is free now if that is not after `now`."""
-        before, self._seen = self._seen, record
+        before = self._seen
+        self._seen = record
         if before is None or replace(record, version=before.version) != before:
             self._free_at = now + (0.0 if self._is_free(record, before) else max(record.duration_s, self._duration_s))
         return self._free_at
@@ -95,7 +98,8 @@ class Leadership:
 
     def __init__(self, until: float, now: Callable[[], float]) -> None:
         """It ends at `until`, of the clock `now`, which counts the time in which the machine was suspended."""
-        self._until, self._now = until, now
+        self._until = until
+        self._now = now
 
     @property
     def left_s(self) -> float:

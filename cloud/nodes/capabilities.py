@@ -36,7 +36,8 @@ from common.csi.reports import (
     DriverReport,
 )
 
-_RPC, _SERVICE = ControllerServiceCapability.RPC, PluginCapability.Service
+_RPC = ControllerServiceCapability.RPC
+_SERVICE = PluginCapability.Service
 
 # The capabilities to list.
 _LISTS: Final = frozenset(
@@ -44,7 +45,8 @@ _LISTS: Final = frozenset(
 )
 
 # A topology of the vendor's own, for volumes and for snapshots.
-_OWN_TOPOLOGY, _OF_SNAPSHOTS = _SERVICE.VOLUME_ACCESSIBILITY_CONSTRAINTS, _SERVICE.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS
+_OWN_TOPOLOGY = _SERVICE.VOLUME_ACCESSIBILITY_CONSTRAINTS
+_OF_SNAPSHOTS = _SERVICE.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS
 
 _ANSWERS: Final[dict[str, type[Message]]] = {
     GET_PLUGIN_CAPABILITIES: GetPluginCapabilitiesResponse,

@@ -58,8 +58,14 @@ class Elections:
         *,
         rules: Callable[[str], ElectionRules],
     ) -> None:
-        self.nodes, self.fleets, self.rules, self.monotonic = fleets.nodes, fleets, rules, claims.monotonic
-        self._claims, self._source, self._metrics, self._now = claims, source, metrics, claims.now
+        self.nodes = fleets.nodes
+        self.fleets = fleets
+        self.rules = rules
+        self.monotonic = claims.monotonic
+        self._claims = claims
+        self._source = source
+        self._metrics = metrics
+        self._now = claims.now
         self.drivers: dict[str, DriverElection] = {}  # the election of each driver that a proxy driver wants one for
         # Called with the driver after each election; with each one that is more than a new epoch for the same node.
         self.changed: Callable[[str], None] = lambda _driver: None
@@ -122,7 +128,8 @@ class Elections:
     async def _look(self, it: "DriverElection") -> None:
         if it.elected is None and (last := self._claims.elections.get(it.driver)) is not None:
             await self._apply(it, replace(last, epoch=self._next_epoch(last)))
-        rules, now = self.rules(it.driver), self.monotonic()
+        rules = self.rules(it.driver)
+        now = self.monotonic()
         if it.elected is not None:
             candidate = it.serving_candidate(it.elected.node)
             if not candidate.unfit and rules.admits(it.elected.node, candidate):
@@ -144,7 +151,9 @@ class Elections:
     async def _apply(self, it: "DriverElection", elected: Elected) -> None:
         await self._claims.elect(it.driver, elected)
         it.elected = elected
-        node, epoch, why = elected.node, elected.epoch, elected.why
+        node = elected.node
+        epoch = elected.epoch
+        why = elected.why
         line = "edge node %s serves driver %s (epoch %d): %s"
         log.warning(line, node, it.driver, epoch, why, extra=of_peer(f"edge {node}"))
         self.changed(it.driver)
@@ -204,11 +213,9 @@ class DriverElection:
         return not self.trouble()
 
     def describe(self) -> ElectionStatus:
-        it, seats, rules = (
-            self.elected or Elected("", 0, 0.0, ""),
-            self.serving_candidates(),
-            self._all.rules(self.driver),
-        )
+        it = self.elected or Elected("", 0, 0.0, "")
+        seats = self.serving_candidates()
+        rules = self._all.rules(self.driver)
         standby, unfit = others(it.node, seats, rules)
         return ElectionStatus(
             driver=self.driver,

@@ -63,7 +63,8 @@ class Fleet:
     """The nodes that run one driver, in the order of their names. Without a node that describes it, it has no offer."""
 
     def __init__(self, members: Mapping[str, Member], offer: OfferedCapabilities | None = None) -> None:
-        self.members, self.offer = members, offer
+        self.members = members
+        self.offer = offer
         self.is_mixed = offer is not None and bool(offer.lacking)  # whether a node lacks an offered capability
         # whether the vendor has a topology of its own on most of them.
         self.has_topology = offer is not None and announces_topology(offer.report)
@@ -123,7 +124,8 @@ class Fleets:
     """The fleet of every driver. A report is parsed once, until the node sends another one."""
 
     def __init__(self, nodes: Nodes, offers: Offers) -> None:
-        self.nodes, self._offers = nodes, offers
+        self.nodes = nodes
+        self._offers = offers
         self.present: dict[str, Fleet] = {}  # those that no report has changed since they were asked for
         self._known: dict[str, Mapping[str, Member]] = {}
 
@@ -138,7 +140,8 @@ class Fleets:
         for node in sorted(self.nodes.with_driver(driver)):
             report = self.nodes.find_report(driver, node)
             if report is not None:
-                member, refused = known.get(node), self.nodes.of(node).why_refused(driver)
+                member = known.get(node)
+                refused = self.nodes.of(node).why_refused(driver)
                 if member is None or member.report is not report:
                     member = _member(report)
                 members[node] = member if member.refused == refused else replace(member, refused=refused)

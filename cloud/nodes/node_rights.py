@@ -77,7 +77,8 @@ class NodeRights:
         return topology is not None and topology.keys() >= set(entry.get("topologyKeys") or ())
 
     def _believed_metadata(self, node: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        reported, kept = self._nodes.of(node).reported(), dict(metadata)
+        reported = self._nodes.of(node).reported()
+        kept = dict(metadata)
         if "labels" in metadata:
             segments = {segment for topology in reported.values() for segment in topology.items()}
             kept["labels"] = dict(metadata["labels"].items() & segments)

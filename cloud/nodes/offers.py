@@ -36,7 +36,8 @@ class Offers:
     """The offers of all drivers."""
 
     def __init__(self, records: Records, metrics: Metrics) -> None:
-        self._records, self._metrics = records, metrics
+        self._records = records
+        self._metrics = metrics
         self._earlier = dict(records.take(RecordKind.OFFER, _read))
         self._lacking: dict[str, Mapping[str, frozenset[str]]] = {}
 

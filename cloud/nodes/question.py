@@ -62,7 +62,8 @@ class _Asked(Receiver):
     """Takes an answer of one message. `sizes`: the messages whose credit has not gone back."""
 
     def __init__(self, visit: Visit, question: Question) -> None:
-        self._visit, self._question = visit, question
+        self._visit = visit
+        self._question = question
         self.sizes: list[int] = []
         self.whole: asyncio.Future[tuple[Status, bytes]] = asyncio.get_running_loop().create_future()
 

@@ -30,11 +30,15 @@ class Abandonment:
     """Carries out the orders."""
 
     def __init__(self, nodes: Nodes, placement: Placement, denials: Denials, part: SyncPart) -> None:
-        self._nodes, self._placement, self._denials, self._part = nodes, placement, denials, part
+        self._nodes = nodes
+        self._placement = placement
+        self._denials = denials
+        self._part = part
 
     async def own_storage(self, order: OwnStorage, _by: str) -> NodeStorage:
         """Name the node's own storage. Raises CallError if it may come back, or the cluster is not read."""
-        node, what = order.node, self._check(order.node)
+        node = order.node
+        what = self._check(order.node)
         source = self._part.source
         if source is None:
             raise order_refused(what, "the hub follows no Kubernetes cluster")

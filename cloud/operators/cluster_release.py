@@ -65,7 +65,8 @@ class ClusterRelease:
     """Releases a node's own storage in a cluster, one pass at a time."""
 
     def __init__(self, api: Kube, node: str) -> None:
-        self._api, self._node = api, node
+        self._api = api
+        self._node = node
 
     async def run(self, known: NodeStorage, *, is_dry: bool) -> list[Released]:
         """Make one pass, which is dry or changes something. Returns the objects in the order of their release.
@@ -75,7 +76,8 @@ class ClusterRelease:
         node = await find(self._api, RESOURCES["Node"], self._node)
         if not is_dry and node is not None and not is_made(node):
             raise BridgeError(f"edge node {self._node} is not abandoned: {_foreign(self._node)}")
-        volumes, own_uids = await self._all("PersistentVolume"), frozenset(known.volumes)
+        volumes = await self._all("PersistentVolume")
+        own_uids = frozenset(known.volumes)
         own = [it for it in volumes if it["metadata"]["uid"] in own_uids]
         others = [it for it in volumes if it["metadata"]["uid"] not in own_uids]
         groups = own_contents(await self._any("VolumeGroupSnapshotContent"), own, others, _handles(known.groups))
@@ -139,7 +141,9 @@ def _handles(made: Iterable[MadeAlone]) -> set[Handle]:
 
 class _Steps:
     def __init__(self, api: Kube, node: str, *, is_dry: bool) -> None:
-        self._api, self._node, self._is_dry = api, node, is_dry
+        self._api = api
+        self._node = node
+        self._is_dry = is_dry
         self._noted: set[str] = set()
         self.found: list[Released] = []
 
@@ -161,7 +165,8 @@ class _Steps:
     async def release_volume(
         self, volume: Part, pods: dict[tuple[str, str], list[Body]], attachments: Iterable[Part]
     ) -> None:
-        ref, name = part(volume, "spec", "claimRef"), volume["metadata"]["name"]
+        ref = part(volume, "spec", "claimRef")
+        name = volume["metadata"]["name"]
         claim = await self._bound("PersistentVolumeClaim", ref)
         if claim is not None and part(claim, "spec").get("volumeName") != name:
             claim = None
@@ -203,7 +208,8 @@ class _Steps:
     async def _delete(self, kind: str, body: Part) -> bool:
         if self._is_dry:
             return False
-        resource, where = RESOURCES[kind], (body["metadata"]["name"], body["metadata"].get("namespace", ""))
+        resource = RESOURCES[kind]
+        where = (body["metadata"]["name"], body["metadata"].get("namespace", ""))
         await self._announce(kind, body)
         if not body["metadata"].get("deletionTimestamp"):
             await _passed(self._api.delete(resource, *where, uid=body["metadata"]["uid"]))

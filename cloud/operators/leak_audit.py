@@ -52,8 +52,11 @@ class LeakAudit:
         grace_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._nodes, self._placement, self._part = nodes, placement, part
-        self._grace_s, self._now = grace_s, now
+        self._nodes = nodes
+        self._placement = placement
+        self._part = part
+        self._grace_s = grace_s
+        self._now = now
         self._ordered = asyncio.Lock()
 
     async def order(self, order: Audit, _by: str) -> Audited:
@@ -62,14 +65,16 @@ class LeakAudit:
 
     async def _run(self, driver: str, *, within_s: float, wanted: str) -> Audited:
         began = time_of(self._now())
-        opened, before = await self._placement.claims.ledger(), await self._references()
+        opened = await self._placement.claims.ledger()
+        before = await self._references()
         known = {*self._nodes.drivers(), *(driver for (driver, _, _), _ in opened.ids)}
         known |= {it.driver for it in opened.open}
         drivers = sorted({driver} & known if driver else known)
         if driver and not drivers:
             raise order_refused("no audit", f"no node has reported driver {driver}, and the hub has no record of it")
         fleets = {each: self._placement.fleets.of(each) for each in drivers}
-        tally, unasked = Tally(before.named), list[Unasked]()
+        tally = Tally(before.named)
+        unasked = list[Unasked]()
         if self._part.references is not None:
             unasked += _strangers(opened, fleets)
             await self._list(fleets, tally, unasked, within_s=within_s)
@@ -87,7 +92,8 @@ class LeakAudit:
             grace_s=self._grace_s,
         )
         told, notes = self._told()
-        leaks, counts = list[Leak](), dict.fromkeys(LEAKS, 0)
+        leaks = list[Leak]()
+        counts = dict.fromkeys(LEAKS, 0)
         for verdicts in (read_records(truths), orphans(truths), ghosts(truths), strays(drivers, told), doubts(truths)):
             for number, leak in enumerate(verdicts, 1):
                 if leak is not None:
@@ -153,7 +159,9 @@ class LeakAudit:
         return ""
 
     def _told(self) -> tuple[list[ToldMount], list[str]]:
-        told, notes, silent = list[ToldMount](), list[str](), list[str]()
+        told = list[ToldMount]()
+        notes = list[str]()
+        silent = list[str]()
         facts = self._part.facts
         for node, fact in facts.node_facts() if facts is not None else ():
             mounts = left_over.read(fact.body.get("status") or {}) if fact is not None else None

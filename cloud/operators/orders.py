@@ -102,7 +102,8 @@ class Orders:
         return Done(said=[line for line in said if line])
 
     async def _forget(self, order: Forget, by: str) -> Done:
-        node, driver = order.node, order.driver
+        node = order.node
+        driver = order.driver
         audit.add(Event.ORDER, who="operator", address=by, order="forget", node=node, driver=driver)
         left = self._placement.claims.knows(node, driver) or (not driver and self._sync.knows(node))
         if self._nodes.knows(node, driver) or not left:  # else an earlier order failed halfway: go on there

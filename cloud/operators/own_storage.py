@@ -36,11 +36,14 @@ def own_contents(
     contents: Iterable[Body], own: Iterable[Body], others: Iterable[Body], made: Collection[Handle]
 ) -> list[Body]:
     """The VolumeSnapshotContents or VolumeGroupSnapshotContents of a node's own storage; it alone has `made` these."""
-    handles, found = {handle_of(it) for it in own} - {handle_of(it) for it in others}, []
+    handles = {handle_of(it) for it in own} - {handle_of(it) for it in others}
+    found = []
     for content in contents:
-        driver, source = str(part(content, "spec").get("driver", "")), part(content, "spec", "source")
+        driver = str(part(content, "spec").get("driver", ""))
+        source = part(content, "spec", "source")
         volumes = (source.get("volumeHandle", ""), *(source.get("volumeHandles") or ()))
-        told, given = part(content, "status"), {**source, **part(source, "groupSnapshotHandles")}
+        told = part(content, "status")
+        given = {**source, **part(source, "groupSnapshotHandles")}
         names = ("snapshotHandle", "volumeGroupSnapshotHandle")
         thing = next((its[name] for name in names for its in (told, given) if its.get(name)), "")
         if any((driver, volume) in handles for volume in volumes) or (driver, thing) in made:

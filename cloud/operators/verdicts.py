@@ -36,7 +36,10 @@ from common.objects.left_over import LeftOver
 from common.operator_orders import Leak
 from common.pages.json_form import time_of
 
-ORPHAN, GHOST, STRAY, DOUBT = "orphan", "ghost", "stray", "doubt"
+ORPHAN = "orphan"
+GHOST = "ghost"
+STRAY = "stray"
+DOUBT = "doubt"
 
 LEAKS: Final = (ORPHAN, GHOST, STRAY, DOUBT)
 
@@ -108,7 +111,8 @@ def orphans(truths: Truths) -> Iterator[Leak | None]:
         listed.setdefault((found.driver, found.thing, own), []).append(found)
         yield None
     for (driver, thing, _), here in listed.items():
-        nodes, size_bytes = [found.node for found in here], max(found.size_bytes for found in here)
+        nodes = [found.node for found in here]
+        size_bytes = max(found.size_bytes for found in here)
         yield _orphan(truths, (driver, thing), nodes, size_bytes)
     for (driver, thing), holders in truths.holders.items():
         for node, holding in holders.items():

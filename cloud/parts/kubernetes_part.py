@@ -43,11 +43,13 @@ async def following(settings: HubSettings, kube: Kube, records: Records, nodes: 
     async with supervised() as tasks:
         rights = NodeRights(nodes)
         table = FactTable(records, rights, guarded_only=True, quota_bytes=settings.fact_quota_bytes)
-        hearts, in_use = Heartbeats(kube), InUse()
+        hearts = Heartbeats(kube)
+        in_use = InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
         mounts = Mounts(cluster, table)
         events = ElectionEvents(kube, cluster)
-        sole_use, closures = SoleUse(table, mounts), Closures(cluster, rights)
+        sole_use = SoleUse(table, mounts)
+        closures = Closures(cluster, rights)
         writers: dict[str, FactWriter] = {
             "Node": NodeWriter(kube, in_use, labels=settings.node_labels, taints=settings.register_with_taints),
             "CSINode": CSINodeWriter(kube),

@@ -31,7 +31,8 @@ async def reading(settings: HubSettings, records: Records, nodes: Nodes) -> Asyn
         manifests = Manifests(settings.manifests, table.node_reports, settings.state_dir / "bindings.json")
         table.subscribe(manifests.wake)
         mounts = Mounts(manifests, table)
-        sole_use, closures = SoleUse(table, mounts), Closures(manifests, rights)
+        sole_use = SoleUse(table, mounts)
+        closures = Closures(manifests, rights)
         sync = SyncServer(closures, FactSink(closures, table, sole_use.claim))
         rights.changed = table.judge_again
         tasks.start(manifests.run(), name="manifests")

@@ -96,8 +96,10 @@ async def _bodies(source: Source, kind: str) -> AsyncIterator[tuple[Ref, Body]]:
 
 def of_volume(body: Body) -> Iterator[tuple[Key, Reference]]:
     """The volume of a PersistentVolume; none if it is not of a CSI driver."""
-    spec, status = part(body, "spec"), part(body, "status")
-    csi, claim = part(spec, "csi"), part(spec, "claimRef")
+    spec = part(body, "spec")
+    status = part(body, "status")
+    csi = part(spec, "csi")
+    claim = part(spec, "claimRef")
     if not (csi.get("driver") and csi.get("volumeHandle")):
         return
     is_over = status.get("phase") in {"Released", "Failed"}
@@ -113,17 +115,20 @@ def of_volume(body: Body) -> Iterator[tuple[Key, Reference]]:
 
 def of_content(body: Body) -> Iterator[tuple[Key, Reference]]:
     """The snapshot of a VolumeSnapshotContent; none if it has none yet."""
-    spec, status = part(body, "spec"), part(body, "status")
+    spec = part(body, "spec")
+    status = part(body, "status")
     handle = status.get("snapshotHandle") or part(spec, "source").get("snapshotHandle")
     if spec.get("driver") and handle:
-        owner, size_bytes = _named("snapshot", part(spec, "volumeSnapshotRef")), int(status.get("restoreSize") or 0)
+        owner = _named("snapshot", part(spec, "volumeSnapshotRef"))
+        size_bytes = int(status.get("restoreSize") or 0)
         reference = _reference(CONTENT, body, owner=owner, size_bytes=size_bytes)
         yield (str(spec["driver"]), Thing(SNAPSHOT, str(handle))), reference
 
 
 def of_group(body: Body) -> Iterator[tuple[Key, Reference]]:
     """The snapshots of a VolumeGroupSnapshotContent; none if it has none yet."""
-    spec, status = part(body, "spec"), part(body, "status")
+    spec = part(body, "spec")
+    status = part(body, "status")
     reference = _reference(GROUP_CONTENT, body, owner=_named("group snapshot", part(spec, _GROUP_REF)))
     handles = [it.get("snapshotHandle") for it in status.get("volumeSnapshotInfoList") or ()]
     handles += part(spec, "source", "groupSnapshotHandles").get("volumeSnapshotHandles") or ()

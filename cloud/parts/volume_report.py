@@ -124,7 +124,8 @@ def _uses(source: Source, facts: FactTable) -> Mapping[str, Mapping[str, _Volume
     for ref in source.refs(_ATTACHMENT):
         if (body := source.body(ref)) is None or not (volume := volumeattachments.volume_of(body)):
             continue
-        use, status = found[volume][volumeattachments.node_of(body)], body.get("status") or {}
+        use = found[volume][volumeattachments.node_of(body)]
+        status = body.get("status") or {}
         use.attached |= status.get("attached") is True
         for what, name in (("not attached", "attachError"), ("not detached", "detachError")):
             if message := (status.get(name) or {}).get("message"):

@@ -51,7 +51,8 @@ class Affinity:
         bound = [terms for terms in required if terms]
         if not bound:
             return Fit([], list(fleet.members))
-        keys, fit = _keys(bound), Fit([], [])
+        keys = _keys(bound)
+        fit = Fit([], [])
         for member in _candidates(bound, fleet):
             labels = self._labels(member, keys)
             if any(selects(terms, labels, member.node) for terms in bound):
@@ -70,7 +71,8 @@ class Affinity:
 
     def unknown_labels(self, handle: str, driver: str, fleet: Fleet, nodes: Iterable[str]) -> dict[str, list[str]]:
         """By node: the keys of required labels that the node may have or not. A node without such keys is left out."""
-        keys, found = _keys(self._required(handle, driver)), {}
+        keys = _keys(self._required(handle, driver))
+        found = {}
         for member in map(fleet.members.__getitem__, nodes):
             labels = self._labels(member, keys)
             if unknown := sorted(key for key in keys if not _is_known(key, labels, member, fleet)):

@@ -45,7 +45,8 @@ class ListsNeeded(Exception):
     """No rule decides, but the nodes' lists of a kind may help. Until then the caller gets `error`."""
 
     def __init__(self, kind: str, error: CallError, nodes: Sequence[str] = ()) -> None:
-        self.kind, self.error = kind, error
+        self.kind = kind
+        self.error = error
         self.nodes = nodes  # if no node is known to list the thing: those that may have it, by the PersistentVolumes
         super().__init__(str(error))
 
@@ -109,7 +110,8 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
 
     Raises CallError and ListsNeeded by the table.
     """
-    fleet, book = now.fleet, now.book
+    fleet = now.fleet
+    book = now.book
     makers = book.makers(thing)
     witnesses = makers or book.deleted(thing)
     if len(witnesses) == 1 and not _is_ruled_out(driver, thing, witnesses[0], now):
@@ -159,7 +161,8 @@ def elsewhere(driver: str, thing: Thing, node: str, now: View) -> str:
 
 
 def _is_ruled_out(driver: str, thing: Thing, node: str, now: View) -> bool:
-    fleet, volumes = now.fleet, _volumes_of(thing, now)
+    fleet = now.fleet
+    volumes = _volumes_of(thing, now)
     member = fleet.members.get(node)
     if volumes is None or member is None or volumes.allows(thing.id, driver, member, fleet):
         return False
@@ -180,7 +183,8 @@ def _volumes_of(thing: Thing, now: View) -> Affinity | None:
 
 
 def _told_by_volumes(driver: str, thing: Thing, now: View, fit: Fit) -> str:
-    volumes, named = _volumes_of(thing, now), fit.named[:_SHOWN]
+    volumes = _volumes_of(thing, now)
+    named = fit.named[:_SHOWN]
     others = sorted(set(fit.possible) - set(fit.named))[:_SHOWN]
     unknown = volumes.unknown_labels(thing.id, driver, now.fleet, others) if volumes is not None else {}
     labels = " or ".join(sorted({key for keys in unknown.values() for key in keys}))

@@ -32,7 +32,9 @@ class ForeignIds:
     """The conflicts of all nodes."""
 
     def __init__(self, metrics: Metrics, segments: UniqueSegments, elsewhere: Callable[[str, Thing, str], str]) -> None:
-        self._metrics, self._segments, self._elsewhere = metrics, segments, elsewhere
+        self._metrics = metrics
+        self._segments = segments
+        self._elsewhere = elsewhere
         # By node, and by driver and name of the create: the sentence for people.
         self._found: dict[str, dict[tuple[str, str], str]] = {}
 
@@ -70,7 +72,8 @@ class ForeignIds:
 
     def _noted(self, driver: str, name: str, node: str, answer: str, *, look_at: str = "") -> CallError:
         error = answer_refused(driver, name, node, answer, look_at=look_at)
-        found, key = self._found.setdefault(node, {}), (driver, name)
+        found = self._found.setdefault(node, {})
+        key = (driver, name)
         if found.get(key) != str(error):
             log.error("%s", error, extra=of_peer(f"edge {node}"))
             self._metrics.conflicts.inc("id")

@@ -74,7 +74,9 @@ async def each_page(nodes: Nodes, driver: str, node: str, kind: str, keep: Calla
     Raises:
         CallError: the node cannot be reached, or the driver did not answer all of it.
     """
-    path, token, held_bytes = _METHODS[kind], "", 0
+    path = _METHODS[kind]
+    token = ""
+    held_bytes = 0
     for _ in range(MOST_PAGES):
         request = METHODS[path].request(max_entries=_PAGE, starting_token=token).SerializeToString()
         status, body = await nodes.ask_node(node, Question(driver, path, request, f"inventory-{node}", _PAGE_LIMIT_S))
@@ -117,7 +119,8 @@ def endless(method: str) -> CallError:
 
 
 def _read(kind: str, body: bytes) -> tuple[list[Listed], str]:
-    answer, id_of = parse(_METHODS[kind], body), LISTINGS[_METHODS[kind]].id_of
+    answer = parse(_METHODS[kind], body)
+    id_of = LISTINGS[_METHODS[kind]].id_of
     sized = (
         (id_of(it), it.volume.capacity_bytes if kind == VOLUME else it.snapshot.size_bytes) for it in answer.entries
     )
@@ -128,7 +131,9 @@ class Inventories:
     """Asks the nodes of every driver for all their things of a kind, for the book."""
 
     def __init__(self, nodes: Nodes, claims: Claims) -> None:
-        self._nodes, self._claims, self._monotonic = nodes, claims, claims.monotonic
+        self._nodes = nodes
+        self._claims = claims
+        self._monotonic = claims.monotonic
         self._asked: dict[_Key, float] = {}  # when a node was asked last, in seconds of the monotonic clock
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -191,7 +196,8 @@ class Inventories:
         things: list[Thing] = []
         try:
             async with self._slots:
-                began, at = self._claims.now(), self._monotonic()
+                began = self._claims.now()
+                at = self._monotonic()
                 async with asyncio.timeout(_LIST_LIMIT_S):
                     await each_page(
                         self._nodes, driver, node, kind, lambda page: things.extend(it.thing for it in page)

@@ -72,7 +72,9 @@ class ListPages:
 
     def __init__(self, nodes: Nodes, claims: Claims, elsewhere: Callable[[str, Thing, str], str]) -> None:
         """`elsewhere` returns another node that a thing's PersistentVolume is for, if it is not for the given one."""
-        self._nodes, self._claims, self._elsewhere = nodes, claims, elsewhere
+        self._nodes = nodes
+        self._claims = claims
+        self._elsewhere = elsewhere
         # By digest of the list, and by node: the first pages that are asked ahead.
         self._ahead: dict[bytes, dict[str, asyncio.Task[_Page | None]]] = {}
         self._lasts: dict[tuple[str, str, bytes], _Last] = {}  # by node and driver, and by digest; the oldest first
@@ -89,7 +91,8 @@ class ListPages:
         """
         if not routes:
             return _OK, METHODS[call.method].response().SerializeToString()
-        node, token = routes[0].node, _token(call)
+        node = routes[0].node
+        token = _token(call)
         at = page_tokens.read(token)
         if at is None or at.node != node:
             at = PageToken(node)
@@ -171,7 +174,8 @@ class ListPages:
         return page if page.answer.ByteSize() <= _AHEAD_BYTES else None
 
     async def _first(self, call: Question, route: Route) -> _Page:
-        needed, member = LISTINGS[call.method].capability, route.member
+        needed = LISTINGS[call.method].capability
+        member = route.member
         if member is not None and member.vote and needed not in member.lists:
             raise CallError(f"its driver lacks the capability {ControllerServiceCapability.RPC.Type.Name(needed)}")
         last = self._lasts.get((route.node, call.driver, _digest(call)))
@@ -206,7 +210,8 @@ class ListPages:
         self._drop(key)
         while self._lasts and last.began - next(iter(self._lasts.values())).began >= _LAST_S:
             self._drop(next(iter(self._lasts)))
-        own, together = len(last.body), self._lasts_bytes + len(last.body)
+        own = len(last.body)
+        together = self._lasts_bytes + len(last.body)
         if is_whole and has_room(own, together, _LASTS_BYTES, sharers=len(self._lasts) + 1):
             self._lasts[key], self._lasts_bytes = last, together
 
@@ -216,8 +221,11 @@ class ListPages:
 
     async def _leave_out(self, call: Question, node: str, answer: Any) -> str:
         # Returns a sentence about the removed entries; empty if there are none.
-        kind, id_of = LISTINGS[call.method].kind, LISTINGS[call.method].id_of
-        entries, own, foreign = list(answer.entries), [], list[str]()
+        kind = LISTINGS[call.method].kind
+        id_of = LISTINGS[call.method].id_of
+        entries = list(answer.entries)
+        own = []
+        foreign = list[str]()
         for start in range(0, len(entries), _STEP):
             step = [(entry, Thing(kind, id_of(entry))) for entry in entries[start : start + _STEP]]
             book = self._claims.book(call.driver)

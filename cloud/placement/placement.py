@@ -56,7 +56,9 @@ class Placement:
         self.affinity = Affinity(source) if source is not None else None
         self.inventories = Inventories(nodes, claims)
         self._pages = ListPages(nodes, claims, self._elsewhere)
-        self._nodes, self.fleets, self._loss = nodes, fleets, loss
+        self._nodes = nodes
+        self.fleets = fleets
+        self._loss = loss
         self.foreign = ForeignIds(metrics, nodes.segments, self._elsewhere)
         self._most_open = settings.max_open_creates
         self.elections = Elections(fleets, claims, source, metrics, rules=settings.election_rules)
@@ -109,7 +111,8 @@ class Placement:
         `named_node` is the node that the caller names, or empty. `mode` is a `Mode` of the proxy driver's; empty: an
         operator asks by hand, and it is auto.
         """
-        elections, fleet = self.elections, self.fleets.of(driver)
+        elections = self.elections
+        fleet = self.fleets.of(driver)
         # A call of another placement, or of an operator, must not run beside calls of an elected node.
         is_elected = mode not in OF_NODES and (driver in elections.drivers or (not mode and elections.had(driver)))
         if mode == Mode.SHARED or is_elected:
@@ -163,7 +166,8 @@ class Placement:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _view(self, driver: str) -> View:
-        fleet, book = self.fleets.of(driver), self.claims.book(driver)
+        fleet = self.fleets.of(driver)
+        book = self.claims.book(driver)
         return View(fleet, self._nodes.connected, book, self.affinity, self._loss(), self._most_open)
 
     def _elsewhere(self, driver: str, thing: Thing, node: str) -> str:

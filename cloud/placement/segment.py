@@ -32,14 +32,16 @@ def placed_answer(method: str, route: Route, answer: bytes) -> bytes:
     ADDED concerns all volumes and snapshots in it, MISSING those volumes that the vendor gives none
     (docs/csi-contract.md#a-local-volume-says-where-it-is). An answer that does not parse stays as it is.
     """
-    rule, segments = RULES.get(method), route.member.segments if route.member is not None else {}
+    rule = RULES.get(method)
+    segments = route.member.segments if route.member is not None else {}
     if route.segment is Segment.AS_IS or not segments or rule is None or not rule.placed:
         return answer
     try:
         message = METHODS[method].response.FromString(answer)
     except DecodeError:
         return answer
-    is_changed, is_added = False, route.segment is Segment.ADDED
+    is_changed = False
+    is_added = route.segment is Segment.ADDED
     for field in rule.placed:
         for placed in walk(message, field):
             if is_added or (isinstance(placed, Volume) and not placed.accessible_topology):

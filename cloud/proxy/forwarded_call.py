@@ -29,7 +29,8 @@ class ForwardedCall(Account, Receiver):
 
     def send(self, link: Link, call: ServerCall) -> None:
         """Send the sidecar's call to the hub. Raises CallError: nothing was sent."""
-        self._link, self._call = link, call
+        self._link = link
+        self._call = call
         # The size of the answer's last message, whose credit goes back with the status; -1: there is none.
         self._owed = -1
         try:
@@ -51,7 +52,9 @@ class ForwardedCall(Account, Receiver):
 
     def took(self, message: bytes) -> None:
         """Give the sidecar a message of the answer, which is not the last one of a unary answer."""
-        link, number, size = self._link, self._number, len(message)
+        link = self._link
+        number = self._number
+        size = len(message)
         self.response_bytes += size
         if size > SIDECAR_MESSAGE_BYTES:
             self._refuse(size)

@@ -77,7 +77,8 @@ class KubernetesRecords:
 
     def __init__(self, kube: Kube, namespace: str, *, retry_s: float = RETRY_S) -> None:
         self.trouble = ""  # why writing fails; empty while it works
-        self._namespace, self._retry_s = namespace, retry_s
+        self._namespace = namespace
+        self._retry_s = retry_s
         scoped = (replace(it, namespace=namespace) if it.namespaced else it for it in RESOURCES)
         self._copies = {it.kind: ObjectCopy(kube, it, namespace) for it in scoped}
         self._writer: ObjectWriter | None = None
@@ -119,7 +120,8 @@ class KubernetesRecords:
             self._adopters[kind] = adopt
 
     def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
-        loop, last = asyncio.get_running_loop(), None
+        loop = asyncio.get_running_loop()
+        last = None
         done = loop.create_future()
         done.set_result(None)
         for change in changes:
@@ -197,13 +199,15 @@ class KubernetesRecords:
         due = [write.due for write in it.waiting if write.is_ready]
         if due and not self._closing:
             it.wakes = asyncio.get_running_loop().call_at(min(due), self._start, it)
-        kind, name = it.place.resource.kind, it.place.name
+        kind = it.place.resource.kind
+        name = it.place.name
         if not it.waiting:
             del self._queues[kind, name]
             if it.stored.version == "":
                 del self._copies[kind].objects[name]
         if it.event is not None:
-            event, it.event = it.event, None
+            event = it.event
+            it.event = None
             self._seen(it.place.resource, *event)
 
     def _ready(self, it: _Queue) -> list[_WaitingChange]:
@@ -265,7 +269,8 @@ class KubernetesRecords:
     def _seen(self, resource: Resource, body: Body, is_gone: bool) -> None:  # noqa: FBT001  # the fields of an event
         metadata = body["metadata"]
         name = metadata["name"]
-        queue, it = self._queues.get((resource.kind, name)), self._copies[resource.kind].objects.get(name)
+        queue = self._queues.get((resource.kind, name))
+        it = self._copies[resource.kind].objects.get(name)
         if queue is not None and queue.worker is not None:
             queue.event = body, is_gone  # it may be of the worker's own write, whose answer has the version
         elif it is None or it.version == "":
@@ -303,7 +308,8 @@ class KubernetesRecords:
             log.warning("%s %s was made by somebody else, and cannot be read: %r", resource.kind, name, error)
 
     def _write_again(self, resource: Resource, name: str) -> None:
-        queue, it = self._queues.get((resource.kind, name)), self._copies[resource.kind].objects[name]
+        queue = self._queues.get((resource.kind, name))
+        it = self._copies[resource.kind].objects[name]
         if queue is not None and queue.worker is not None:
             return
         if it.version is not None:  # else it may be an own change, whose answer was lost

@@ -49,7 +49,8 @@ class StoredObject:
     def adopt(self, resource: Resource, body: Body) -> None:
         """Take the state of the object that the API server has answered."""
         metadata = body["metadata"]
-        self.version, self.uid = metadata["resourceVersion"], metadata["uid"]
+        self.version = metadata["resourceVersion"]
+        self.uid = metadata["uid"]
         # If somebody has edited it beyond reading, what it had before is written again.
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             self.records = {place_of(kind, key).path: (kind, key) for kind, key, _ in records_in(resource, body)}
@@ -61,7 +62,8 @@ class ObjectCopy:
     def __init__(self, kube: Kube, resource: Resource, namespace: str) -> None:
         self.resource = resource  # in the namespace of the hub's Lease, if it is namespaced
         self.objects: dict[str, StoredObject] = {}  # by name; the leader's also while it makes or deletes one
-        self._kube, self._namespace = kube, namespace
+        self._kube = kube
+        self._namespace = namespace
         self._following: asyncio.Task[None] | None = None
         self._complete, self._changed, self._leads_soon = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._listed: dict[str, StoredObject] | None = None  # the list that is being read
@@ -138,7 +140,8 @@ class ObjectCopy:
                 raise it.damage
             found += [(kind, key, body) for (kind, key), body in zip(it.records.values(), it.bodies, strict=True)]
             it.bodies = ()
-        self._seen, self._stale = seen, stale
+        self._seen = seen
+        self._stale = stale
         if self._listed is not None:  # its first part was not compared
             self.open()
         return found
@@ -146,7 +149,8 @@ class ObjectCopy:
     # ---- cloud.sources.cluster.reflector.KindCache -------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._listed, self._empty_at = {}, 0
+        self._listed = {}
+        self._empty_at = 0
         there = self.objects.items() if self._seen is not None else ()
         self._unlisted = {name: it.version for name, it in there if it.version != ""}
 
@@ -181,7 +185,8 @@ class ObjectCopy:
             self._seen(self.resource, dict(body), is_gone)
 
     def _read(self, body: Body) -> StoredObject:
-        name, it = body["metadata"]["name"], StoredObject(body["metadata"]["resourceVersion"], body["metadata"]["uid"])
+        name = body["metadata"]["name"]
+        it = StoredObject(body["metadata"]["resourceVersion"], body["metadata"]["uid"])
         if why := of_other_hub(self.resource, body, self._namespace):
             it.damage = SettingsError("--leader-election-namespace", self._namespace, why)
             return it

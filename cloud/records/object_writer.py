@@ -44,11 +44,14 @@ class ObjectWriter:
         self.other_hub = ""  # why nothing may be written, because another hub uses the cluster; empty: none does
         self.gone: dict[str, None] = {}  # the UIDs of the objects that went last, whose last events may not have come
         self.still_leads = still_leads  # returns if no other hub leads; raises KubeError otherwise
-        self._kube, self._namespace, self._put_again = kube, namespace, put_again
+        self._kube = kube
+        self._namespace = namespace
+        self._put_again = put_again
 
     async def apply(self, place: RecordPlace, it: StoredObject, values: Mapping[Path, Any]) -> None:
         """Bring an object to some values of its fields; None removes one. Raises KubeError."""
-        resource, name = place.resource, place.name
+        resource = place.resource
+        name = place.name
         for left in reversed(range(_TRIES)):
             try:
                 if it.version is None:
@@ -59,7 +62,8 @@ class ObjectWriter:
                     self._put_again([others[path] for path in others.keys() - values.keys()])
                 await self._apply_once(place, it, values)
             except KubeError as error:
-                known, it.version = it.version, None
+                known = it.version
+                it.version = None
                 if resource is PLACEMENT and known == "" and error.code == 409:
                     it.version = ""  # not this hub's: its owner takes it (`Records.watch`)
                     why = "another hub has written it, and this one has not read that yet; try again"
@@ -71,7 +75,9 @@ class ObjectWriter:
                 return
 
     async def _apply_once(self, place: RecordPlace, it: StoredObject, values: Mapping[Path, Any]) -> None:
-        resource, name, namespace = place.resource, place.name, self._namespace_of(place.resource)
+        resource = place.resource
+        name = place.name
+        namespace = self._namespace_of(place.resource)
         if self.other_hub:
             raise KubeError(f"change {resource.kind} {name}", 0, "", self.other_hub)
         status = {path: value for path, value in values.items() if path == STATUS}
@@ -122,7 +128,9 @@ class ObjectWriter:
         self.gone[it.uid] = None  # events of it may still come
         if len(self.gone) > _MOST_GONE:
             del self.gone[next(iter(self.gone))]
-        it.version, it.uid, it.records = "", "", {}
+        it.version = ""
+        it.uid = ""
+        it.records = {}
 
     def _namespace_of(self, resource: Resource) -> str:
         return self._namespace if resource.namespaced else ""

@@ -17,7 +17,9 @@ class Index:
     """Follows the source from now on. An object without a key is left out."""
 
     def __init__(self, source: Source, kind: str, key_of: Callable[[Body], Key | None]) -> None:
-        self._source, self._kind, self._key_of = source, kind, key_of
+        self._source = source
+        self._kind = kind
+        self._key_of = key_of
         self._keys: dict[Ref, Key] = {}
         self._refs: defaultdict[Key, set[Ref]] = defaultdict(set)
         self._changed(frozenset(source.refs(kind)))
@@ -35,7 +37,8 @@ class Index:
                 self._put(ref)
 
     def _put(self, ref: Ref) -> None:
-        old, body = self._keys.pop(ref, None), self._source.body(ref)
+        old = self._keys.pop(ref, None)
+        body = self._source.body(ref)
         if old is not None:
             discard(self._refs, old, ref)
         if body is not None and (key := self._key_of(body)) is not None:

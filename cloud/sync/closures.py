@@ -58,7 +58,8 @@ class Closures:
     """Finds each node's closure in the objects of one source, and tells watchers of changes."""
 
     def __init__(self, source: Source, rights: NodeRights) -> None:
-        self._source, self._rights = source, rights
+        self._source = source
+        self._rights = rights
         # Of each node, and of each node and PersistentVolume. They follow the source first.
         self._pods = Index(source, "Pod", lambda body: (pods.node_of(body), ""))
         self._attachments = Index(source, "VolumeAttachment", _place)
@@ -228,7 +229,10 @@ class _Closure:
         self.unnoted: set[Ref] = set()
         self.looked_up: defaultdict[Ref, set[Ref]] = defaultdict(set)  # the pods whose walks look an object up
         self.requests: dict[Ref, TokenRequest] = {}  # the tokens to request, by the object that holds them
-        self._source, self._pods, self._attachments, self._rights = source, pods, attachments, rights
+        self._source = source
+        self._pods = pods
+        self._attachments = attachments
+        self._rights = rights
         self._walks: dict[Ref, _Walk] = {}
         self._stamps: dict[Ref, Stamp] | None = None
         self._walk_again(pods.of((node, "")))
@@ -246,7 +250,8 @@ class _Closure:
     def change(self) -> None:
         if not (refs := self.touched):
             return
-        before, self._stamps = self._stamps, None
+        before = self._stamps
+        self._stamps = None
         stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self.looked_up.get(ref, ())}
         stale |= {ref for ref in refs if ref.kind == "Pod"}
         held = self._held(stale)

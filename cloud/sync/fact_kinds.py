@@ -133,7 +133,8 @@ def _kept_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
 
 
 def _kept_fence(told: Fields) -> dict[str, Any]:
-    lease_s, watchdog_s = told.number("leaseSeconds") or 0, told.number("watchdogSeconds") or 0
+    lease_s = told.number("leaseSeconds") or 0
+    watchdog_s = told.number("watchdogSeconds") or 0
     return offline_policy.write(lease_s, watchdog_s, told.texts("staged"), told.texts("staging"))
 
 

@@ -35,7 +35,8 @@ class FactQuota:
     """Counts the bytes of all nodes' facts."""
 
     def __init__(self, quota_bytes: int = FACT_QUOTA_BYTES) -> None:
-        self._most_bytes, self._most_stray_bytes = quota_bytes, quota_bytes // _STRAY_PART
+        self._most_bytes = quota_bytes
+        self._most_stray_bytes = quota_bytes // _STRAY_PART
         self._used: dict[str, _Used] = {}
         # By node: the reason why its newest facts were refused, until one is accepted
         self.exceeded: dict[str, str] = {}

@@ -30,7 +30,9 @@ class FactSink:
         self, closures: Closures, table: FactTable, claim: Callable[[str, Ref, Fact], Awaitable[None]]
     ) -> None:
         """`claim` stores a node's claim to a volume. It raises ValueError and OSError as `store` does."""
-        self.table, self._closures, self._claim = table, closures, claim
+        self.table = table
+        self._closures = closures
+        self._claim = claim
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         return self.table.stamps(node)

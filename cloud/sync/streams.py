@@ -43,7 +43,8 @@ class SyncServer:
     """Serves the streams of all nodes."""
 
     def __init__(self, closures: Closures, sink: FactSink) -> None:
-        self._closures, self._sink = closures, sink
+        self._closures = closures
+        self._sink = sink
         # A lock for each node, held while one of its facts is being stored
         self._orders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[str]] = set()  # tasks that store facts; they may outlive their streams
@@ -141,7 +142,8 @@ class _ClosureTruth:
     """One node's closure (`common.objects.sync.Truth`)."""
 
     def __init__(self, closures: Closures, node: str) -> None:
-        self._closures, self._node = closures, node
+        self._closures = closures
+        self._node = node
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return self._closures.stamps(self._node)
@@ -154,7 +156,10 @@ class _Facts:
     """One node's facts (`common.objects.sync_stream.Copy`)."""
 
     def __init__(self, sink: FactSink, node: str, order: asyncio.Lock, tasks: set[asyncio.Task[str]]) -> None:
-        self._sink, self._node, self._order, self._tasks = sink, node, order, tasks
+        self._sink = sink
+        self._node = node
+        self._order = order
+        self._tasks = tasks
         self._refusals = 0
 
     def stamps(self) -> Mapping[Ref, Stamp]:

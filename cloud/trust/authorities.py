@@ -52,7 +52,8 @@ class Authorities:
         except ValueError:
             found = self._found
         self._seen = seen
-        gone, self._found = self._found - found, found
+        gone = self._found - found
+        self._found = found
         if not gone:
             return False
         # By name alone: the links' certificates name their issuer, and TLS has not kept which CA proved them.

@@ -39,7 +39,8 @@ class Credentials:
         store = TrustStore(records)
         self.denials, self.generations = Denials(store, now=now), Generations(store, metrics)
         self.tokens, self.authorities = Tokens(store, now=now), Authorities(tls_ca)
-        self._require_rights, self._now = require_rights, now
+        self._require_rights = require_rights
+        self._now = now
 
     def check(self, role: Role, name: str, peer: Peer) -> None:
         """Check that a peer whose name is proved may connect, or that its link may go on.

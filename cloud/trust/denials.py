@@ -37,7 +37,8 @@ class Denials:
     """The denials of one hub."""
 
     def __init__(self, store: TrustStore, *, now: Callable[[], float] = time.time) -> None:
-        self._store, self._now = store, now
+        self._store = store
+        self._now = now
         # Called after a denial was added: links that it concerns must end
         self.on_change: Callable[[], None] = lambda: None
 

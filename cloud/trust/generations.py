@@ -44,7 +44,8 @@ class Generations:
     """Judges the certificates of nodes, and keeps their generations in the trust store."""
 
     def __init__(self, store: TrustStore, metrics: Metrics) -> None:
-        self._store, self._metrics = store, metrics
+        self._store = store
+        self._metrics = metrics
         # By node: the serial of the last void certificate that appeared, and a sentence about it
         self._copies: dict[str, tuple[str, str]] = {}
 
@@ -76,7 +77,8 @@ class Generations:
 
         Raises HandshakeRefused if its generation cannot be read.
         """
-        known, generation = self._store.certificates.get(node, {}), generation_in(shown)
+        known = self._store.certificates.get(node, {})
+        generation = generation_in(shown)
         if not generation:
             return all(it.state is CertificateState.PENDING for it in known.values())
         found = known.get(generation)
@@ -108,7 +110,8 @@ class Generations:
 
     def adopt(self, node: str, shown: Peer) -> None:
         """Note a certificate above all known ones, whose key has signed a request for the next one."""
-        generation, known = generation_in(shown), self._store.certificates.get(node, {})
+        generation = generation_in(shown)
+        known = self._store.certificates.get(node, {})
         if generation > max(known, default=0):
             self._store.put_certificates(node, {**known, generation: _adopted(node, generation, shown)})
 
@@ -159,7 +162,8 @@ class Generations:
         yield from (why for _, why in self._copies.values())
 
     def _note_copy(self, node: str, shown: Peer) -> None:
-        generation, newest = generation_in(shown), max(self._store.certificates.get(node, {}), default=0)
+        generation = generation_in(shown)
+        newest = max(self._store.certificates.get(node, {}), default=0)
         serial = f"{shown.serial:x}"
         asked = self._asked_for(node)
         why = (

@@ -85,9 +85,14 @@ class Issuance:
 
         `turned_away` gets each refused peer of the join listener, as `LinkHandler.failed`.
         """
-        self._tokens, self._generations, self._denials = trust.tokens, trust.generations, trust.denials
-        self._signer, self._terms = signer, terms
-        self._knows, self._turned_away, self._now = knows, turned_away, now
+        self._tokens = trust.tokens
+        self._generations = trust.generations
+        self._denials = trust.denials
+        self._signer = signer
+        self._terms = terms
+        self._knows = knows
+        self._turned_away = turned_away
+        self._now = now
         # By node: its certificates are issued one after another
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._turns: WeakKeyDictionary[Link, Bucket] = WeakKeyDictionary()
@@ -98,8 +103,10 @@ class Issuance:
     # ---- streams -----------------------------------------------------------------------------------------------------
 
     async def serve_on_link(self, stream: Stream) -> None:
-        link, peer = stream.link, stream.link.peer_identity
-        node, who = link.peer.name, f"edge {link.peer.name}"
+        link = stream.link
+        peer = stream.link.peer_identity
+        node = link.peer.name
+        who = f"edge {link.peer.name}"
         now = link.loop.time()
         turns = self._turns.setdefault(link, Bucket(RENEWALS_A_SECOND, _BURST, now))
         asked = await _receive(stream)
@@ -234,7 +241,8 @@ class Issuance:
         return made
 
     def _issued(self, certificate: Certificate) -> Issued:
-        chain, ca = self._signer.chain(certificate.pem), self._signer.bundle()
+        chain = self._signer.chain(certificate.pem)
+        ca = self._signer.bundle()
         return replace(self._terms, chain=chain, ca=ca, generation=certificate.generation)
 
     def _request_key(self, request: bytes) -> str:

@@ -44,7 +44,8 @@ class Tokens:
     """The tokens of one hub."""
 
     def __init__(self, store: TrustStore, *, now: Callable[[], float] = time.time) -> None:
-        self._store, self._now = store, now
+        self._store = store
+        self._now = now
         # Held from the check of a token until its use is stored, and while an operator changes one
         self.changing = asyncio.Lock()
 
@@ -62,7 +63,8 @@ class Tokens:
             raise order_refused(
                 "no token is made", f"there are {MOST_TOKENS} tokens; one with --uses serves many nodes"
             )
-        secret, now = secrets.token_bytes(_SECRET_BYTES), self._now()
+        secret = secrets.token_bytes(_SECRET_BYTES)
+        now = self._now()
         token = Token(
             secrets.token_hex(6), _hash(secret), asked.node, tuple(asked.drivers), now, now + asked.ttl_s, asked.uses,
             asked.replace,

@@ -173,7 +173,8 @@ class TrustStore:
 
         If that raises WriteFailed, nothing has changed in memory.
         """
-        key, is_removed = (denial.kind, denial.value), False
+        key = (denial.kind, denial.value)
+        is_removed = False
         removal = _denial_record(*key, None)
         try:
             if denial.kind is DenialKind.NODE and denial.value in self.certificates:

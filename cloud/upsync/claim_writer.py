@@ -23,7 +23,9 @@ from common.objects.quantity import bytes_of
 
 _CLAIMS: Final = RESOURCES["PersistentVolumeClaim"]
 
-_PENDING, _IN_PROGRESS, _INFEASIBLE = "NodeResizePending", "NodeResizeInProgress", "NodeResizeInfeasible"
+_PENDING = "NodeResizePending"
+_IN_PROGRESS = "NodeResizeInProgress"
+_INFEASIBLE = "NodeResizeInfeasible"
 # By reported resize status: the statuses that it replaces.
 _REPLACED: Final[Mapping[str, frozenset[str]]] = {
     _IN_PROGRESS: frozenset({_PENDING}),
@@ -59,14 +61,16 @@ class ClaimWriter(FactWriter):
 
 
 def _is_about(fact: Body, claim: Body) -> bool:
-    uid, volume = claim["metadata"]["uid"], claim["spec"].get("volumeName")
+    uid = claim["metadata"]["uid"]
+    volume = claim["spec"].get("volumeName")
     told_uid = (fact.get("metadata") or {}).get("uid")
     told_volume = (fact.get("spec") or {}).get("volumeName")
     return bool(volume) and told_uid == uid and told_volume == volume
 
 
 def _change(status: Body, told: Body) -> Body:
-    size, told_size = _storage_bytes(status, "capacity"), _storage_bytes(told, "capacity")
+    size = _storage_bytes(status, "capacity")
+    told_size = _storage_bytes(told, "capacity")
     change: dict[str, Any] = {}
     if told_size > size:
         change["capacity"] = {"storage": told["capacity"]["storage"]}
@@ -83,7 +87,8 @@ def _unfinished(status: Body, told: Body) -> Body:
     if _storage_bytes(told, "allocatedResources") != _storage_bytes(status, "allocatedResources"):
         return {}
     change: dict[str, Any] = {}
-    resize_status, error = _resize_status(told), condition_of(told, _ERROR)
+    resize_status = _resize_status(told)
+    error = condition_of(told, _ERROR)
     if _resize_status(status) in _REPLACED.get(resize_status, ()):
         change["allocatedResourceStatuses"] = {"storage": resize_status}
     known = condition_of(status, _ERROR)

@@ -27,10 +27,12 @@ class ElectionEvents:
     """The Events of elections on their way to the API server. `add` from the loop; `close` ends it."""
 
     def __init__(self, api: Kube, source: Source) -> None:
-        self._api, self._source = api, source
+        self._api = api
+        self._source = source
         self._waiting: dict[str, Body] = {}
         self._queue: WorkQueue[str] = WorkQueue(self._write)
-        self.problems, self.close = self._queue.problems, self._queue.close
+        self.problems = self._queue.problems
+        self.close = self._queue.close
 
     def add(self, driver: str, elected: Elected) -> None:
         for body in self._events(driver, elected):
@@ -47,7 +49,8 @@ class ElectionEvents:
         del self._waiting[name]
 
     def _events(self, driver: str, elected: Elected) -> Iterator[Body]:
-        node, csi_driver = self._reference("Node", elected.node), self._reference("CSIDriver", driver)
+        node = self._reference("Node", elected.node)
+        csi_driver = self._reference("CSIDriver", driver)
         if csi_driver is not None:
             yield _event(csi_driver, driver, elected) | ({"related": node} if node is not None else {})
         if node is not None:

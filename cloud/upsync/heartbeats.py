@@ -78,11 +78,15 @@ class Heartbeats:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        self._api, self._now, self._wall, self._pause = api, now, wall, pause
+        self._api = api
+        self._now = now
+        self._wall = wall
+        self._pause = pause
         self._hearts: dict[str, _Heart] = {}
         at_once = _RENEWALS_AT_ONCE + _LOOKS_AT_ONCE
         self._queue: WorkQueue[str] = WorkQueue(self._beat, at_once=at_once, backoff=_BACKOFF, pause=pause, later=later)
-        self.problems, self.close = self._queue.problems, self._queue.close
+        self.problems = self._queue.problems
+        self.close = self._queue.close
         self._renewals, self._looks = asyncio.Semaphore(_RENEWALS_AT_ONCE), asyncio.Semaphore(_LOOKS_AT_ONCE)
         self._next_write = 0.0
 

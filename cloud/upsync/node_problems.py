@@ -46,12 +46,17 @@ class NodeProblems:
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._api, self._source, self._nodes, self._closures, self._now = api, source, nodes, closures, now
+        self._api = api
+        self._source = source
+        self._nodes = nodes
+        self._closures = closures
+        self._now = now
         self._next: dict[str, float] = {}
         # By node: the UIDs of pods with an Event, its text, and when it was written
         self._told: dict[str, dict[tuple[str, str], float]] = {}
         self._queue: WorkQueue[str] = WorkQueue(self._write)
-        self.problems, self.close = self._queue.problems, self._queue.close
+        self.problems = self._queue.problems
+        self.close = self._queue.close
         nodes.problems_told = self._queue.add
 
     async def _write(self, node: str) -> float | None:
@@ -64,7 +69,8 @@ class NodeProblems:
         if not self._source.is_ready:  # after a start of the hub: nobody asks for each Node
             return _PAUSE_S
         problems = visit.problems
-        text, now = "; ".join(problems)[:_MOST_CHARS], self._now()
+        text = "; ".join(problems)[:_MOST_CHARS]
+        now = self._now()
         await self._write_condition(node, text)
         if not problems:
             return None
@@ -91,7 +97,8 @@ class NodeProblems:
             return
         if (found := await find(self._api, _NODES, node)) is None:
             return
-        old, status = condition_of(part(found, "status"), PROBLEM), "True" if problem else "False"
+        old = condition_of(part(found, "status"), PROBLEM)
+        status = "True" if problem else "False"
         if not (problem or old) or (old.get("status"), old.get("message", "")) == (status, problem):
             return
         reason = "AgentToldProblems" if problem else "NoProblem"

@@ -46,7 +46,9 @@ class NodeWriter(FactWriter):
         self, api: Kube, in_use: InUse, *, labels: Mapping[str, str] | None = None, taints: Sequence[Body] = ()
     ) -> None:
         super().__init__(api)
-        self._in_use, self._labels, self._taints = in_use, labels or {}, taints
+        self._in_use = in_use
+        self._labels = labels or {}
+        self._taints = taints
 
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
         self._problems.pop((node, ref), None)
@@ -78,7 +80,8 @@ class NodeWriter(FactWriter):
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **spec}
 
     async def _write_in_use(self, node: str, found: Body, fact: Mapping[str, Any]) -> Body:
-        reported, present = in_use(fact), in_use(found)
+        reported = in_use(fact)
+        present = in_use(found)
         self._in_use.note(node, set(reported).intersection(present))  # these are in the Node even if the request fails
         if reported != present:
             found = await self._write_status(node, found, {"volumesInUse": reported})
@@ -94,7 +97,9 @@ class NodeWriter(FactWriter):
 class _Change:
     def __init__(self, node: str, found: Body, fact: Mapping[str, Any] | None) -> None:
         self.problems: list[str] = []
-        self._node, self._found, self._fact = node, found, fact
+        self._node = node
+        self._found = found
+        self._fact = fact
 
     def metadata(self) -> Body:
         parts = {"labels": self._labels(), "annotations": self._annotations()}
@@ -165,7 +170,8 @@ def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]
 
 def _status_change(node: str, status: Mapping[str, Any], reported: Mapping[str, Any]) -> Body:
     change: Body = {}
-    capacity, info = part(reported, "capacity"), part(reported, "nodeInfo")
+    capacity = part(reported, "capacity")
+    info = part(reported, "nodeInfo")
     # as numbers: the API server may spell an amount in another way
     if any(bytes_of(part(status, "capacity").get(name)) != bytes_of(amount) for name, amount in capacity.items()):
         change |= {"capacity": capacity, "allocatable": capacity}

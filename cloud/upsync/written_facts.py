@@ -66,7 +66,9 @@ class WrittenFacts(FactSink):
         in_use: InUse,
     ) -> None:
         super().__init__(closures, table, claim)
-        self._hearts, self._in_use, self._writers = hearts, in_use, writers
+        self._hearts = hearts
+        self._in_use = in_use
+        self._writers = writers
         self._closed = False
         self._streams: Counter[str] = Counter()
         self._observed: set[str] = set()  # the nodes that a kubelet serves, as their agents said last
@@ -209,7 +211,8 @@ class WrittenFacts(FactSink):
         return await self._write_told(node, ref)  # the object was deleted meanwhile, perhaps with its Node
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
-        fact, body = self.table.of(node).get(ref), self.table.permitted_body(node, ref)
+        fact = self.table.of(node).get(ref)
+        body = self.table.permitted_body(node, ref)
         if fact is not None and fact.is_part:
             return None
         if fact is not None and body != fact.body:

@@ -80,7 +80,11 @@ class Listener:
         `side` has the answer to each hello, and the handler, which decides on hellos and serves the streams. `tls`
         returns the current server context. Without `pages`, plain HTTP requests get an error.
         """
-        self.sock, self.side, self.tls, self.most, self.pages = sock, side, tls, most, pages
+        self.sock = sock
+        self.side = side
+        self.tls = tls
+        self.most = most
+        self.pages = pages
         self.arriving: Handshakes[_Accepted] = Handshakes(most.handshakes, share_s=_SHARE * side.limits.hello_timeout_s)
         self.connected: set[_Accepted] = set()  # those with a WebSocket
         self.admitted = 0  # the number of admitted links
@@ -271,7 +275,9 @@ class _Accepted(WebSocketOwner):
         link.on_greeting = self._greeted
 
     def _greeted(self, link: Link) -> None:
-        listener, handler, peer = self.listener, self.listener.side.handler, link.peer_identity
+        listener = self.listener
+        handler = self.listener.side.handler
+        peer = link.peer_identity
         identity = next(iter(peer.uris or peer.common_names), "")
         if why := listener.no_room_for(identity):
             log.warning("a connection from %s was refused: %s", peer.address, why, extra=of_peer(self.group))

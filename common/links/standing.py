@@ -52,7 +52,8 @@ class Standing:
             self._task = None
 
     async def _stand(self, link: Link) -> None:
-        ends, last = 0, ""
+        ends = 0
+        last = ""
         while True:
             began = asyncio.get_running_loop().time()
             try:

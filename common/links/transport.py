@@ -153,7 +153,8 @@ class WebSocket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes. With TLS they may come before `connection_made`, which then reads them."""
-        frames, link = self._frames, self._link
+        frames = self._frames
+        link = self._link
         if frames is None or link is None or self._head is not None:
             self._read_early(data)
             return
@@ -182,7 +183,8 @@ class WebSocket(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         why = self._reason or (describe_error(exc) if exc else "the peer closed the connection")
         self._transport = None
-        self._ended, self.is_free = True, False
+        self._ended = True
+        self.is_free = False
         if self._timer is not None:
             self._timer.cancel()
         if self._link is not None:
@@ -238,7 +240,8 @@ class WebSocket(asyncio.Protocol):
             pid, uid, _ = peer_credentials(sock)
             return Peer(f"pid {pid} uid {uid}", local=True, uid=uid)
         host, port, *_ = name or ("?", 0)
-        address, tls = f"{host}:{port}", self._transport.get_extra_info("ssl_object")
+        address = f"{host}:{port}"
+        tls = self._transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None and not self._is_client else None
         if not certificate:  # TLS has checked all that a client wants to know of its server's
             return Peer(address, local=False)
@@ -291,7 +294,8 @@ class WebSocket(asyncio.Protocol):
         frames = self._frames
         if self._head is not None or self._ended or frames is None:
             return
-        rest, frames.rest = bytes(frames.rest), bytearray()
+        rest = bytes(frames.rest)
+        frames.rest = bytearray()
         if self._link is not None:
             if rest:
                 self.data_received(rest)
@@ -355,7 +359,9 @@ class WebSocket(asyncio.Protocol):
             self._reason = "it did not ask for a CSI Bridge session"
 
     def _hand_over(self, path: str) -> None:
-        transport, self._transport, self._ended = self._transport, None, True
+        transport = self._transport
+        self._transport = None
+        self._ended = True
         assert transport is not None
         protocol = asyncio.StreamReaderProtocol(reader := asyncio.StreamReader())
         transport.set_protocol(protocol)
@@ -405,7 +411,8 @@ class WebSocket(asyncio.Protocol):
             self._abort_later()
 
     def _write_kept(self) -> None:
-        kept, self._kept = self._kept, []
+        kept = self._kept
+        self._kept = []
         if kept and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(kept))
 

@@ -95,7 +95,8 @@ class HubAddress(LinkHandler):
         self.link: Link | None = None  # the newest one
         self.why = "not dialled yet"  # why this address has no active link; empty while it has it
         self.called, self.opened = handler.called, handler.opened  # type: ignore[method-assign]  # the hot path
-        self._uplink, self._handler = uplink, handler
+        self._uplink = uplink
+        self._handler = handler
         self._certificate = b""  # the certificate with which the link was dialled
         self._failures = 0  # the dials in a row that were in vain
         self._must_move = False
@@ -129,7 +130,8 @@ class HubAddress(LinkHandler):
         if newer is self or not self.instance or newer.instance != self.instance:
             return
         log.warning("%s and %s lead to one hub; give one address of each hub", self.endpoint, newer.endpoint)
-        self._duplicate_of, self.why = newer, f"it leads to the same hub as {newer.endpoint}"
+        self._duplicate_of = newer
+        self.why = f"it leads to the same hub as {newer.endpoint}"
         if self.link is not None:
             self.link.drain(f"{newer.endpoint} leads to the same hub")
 
@@ -192,13 +194,15 @@ class HubAddress(LinkHandler):
 
     async def _dial(self) -> Link:
         # From here on, a move asks for a newer certificate than this one.
-        asked, self._must_move = self._must_move, False
+        asked = self._must_move
+        self._must_move = False
         try:
             link, certificate = await self._uplink.dial(self, failures=self._failures)
         except (DialError, HandshakeRefused):
             self._must_move = self._must_move or asked
             raise
-        self._certificate, self._failures = certificate, 0
+        self._certificate = certificate
+        self._failures = 0
         return link
 
     # ---- LinkHandler: notes the link, passes the rest on -------------------------------------------------------------
@@ -213,12 +217,16 @@ class HubAddress(LinkHandler):
             return
         here = self._uplink.by_unix_socket(link.peer.instance)
         if self.link is None and here is not None and here is not self:
-            self.instance, self._duplicate_of = link.peer.instance, here
+            self.instance = link.peer.instance
+            self._duplicate_of = here
             self.why = f"it leads to the same hub as {here.endpoint}"
             link.goodbye(Reason.REPLACED, self.why)
             return
-        former, self.link, self._duplicate_of = self.link, link, None
-        self.instance, self.why = link.peer.instance, "" if link.peer.epoch else "a standby"
+        former = self.link
+        self.link = link
+        self._duplicate_of = None
+        self.instance = link.peer.instance
+        self.why = "" if link.peer.epoch else "a standby"
         if link.peer.epoch:
             self._uplink.lead(self, link)
         else:
@@ -353,8 +361,12 @@ class Uplink:
 
     def lead(self, address: HubAddress, link: Link) -> None:
         """Make the link the active one: no hub has a higher epoch."""
-        before, leader, epoch = self.link, self._leader, link.peer.epoch
-        self.link, self._leader, self.epoch = link, address, epoch
+        before = self.link
+        leader = self._leader
+        epoch = link.peer.epoch
+        self.link = link
+        self._leader = address
+        self.epoch = epoch
         if link is before:
             self._handler.greeted(link)
             return

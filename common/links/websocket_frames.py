@@ -40,7 +40,8 @@ class FrameReader:
             self.rest += data
             source = self.rest
         messages: list[bytes] = []
-        place, end = 0, len(source)
+        place = 0
+        end = len(source)
         while end - place >= 2:
             size = source[place + 1] ^ self._mask_bit
             start = place + 2

@@ -53,7 +53,9 @@ class _StandIn:
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **how: Any) -> ssl.SSLObject:
         made = self._real.wrap_bio(incoming, outgoing, *args, **how)
         if isinstance(made, _AlertingObject):
-            made.incoming, made.outgoing, made.send = incoming, outgoing, self._send
+            made.incoming = incoming
+            made.outgoing = outgoing
+            made.send = self._send
         return made
 
 

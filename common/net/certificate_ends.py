@@ -51,9 +51,11 @@ def terms_in(pem: bytes) -> list[Term]:
     return found
 
 
-_HEADER, _FOOTER = ssl.PEM_HEADER.encode(), ssl.PEM_FOOTER.encode()
+_HEADER = ssl.PEM_HEADER.encode()
+_FOOTER = ssl.PEM_FOOTER.encode()
 
-_VERSION, _UTC_TIME = 0xA0, 0x17
+_VERSION = 0xA0
+_UTC_TIME = 0x17
 
 
 def _term(der: bytes) -> Term:
@@ -72,10 +74,13 @@ def _term(der: bytes) -> Term:
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
     # The tag of an element of DER, where its content begins, and where it ends.
-    tag, length, at = der[at], der[at + 1], at + 2
+    tag = der[at]
+    length = der[at + 1]
+    at = at + 2
     if length & 0x80:
         begins = at + (length & 0x7F)
-        length, at = int.from_bytes(der[at:begins]), begins
+        length = int.from_bytes(der[at:begins])
+        at = begins
     if at + length > len(der):
         raise IndexError(at + length)
     return tag, at, at + length
@@ -101,7 +106,8 @@ class CertificateEnds:
             metrics.certificate_ends.read_from(partial(_end, path), name)
 
     def problems(self) -> list[str]:
-        now, problems = time.time(), []
+        now = time.time()
+        problems = []
         for name, path in self._files.items():
             term = _first_end(path)
             if term is None or not term.ends_soon(now) or (self._renews and name == OWN):

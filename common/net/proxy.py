@@ -18,7 +18,8 @@ from common.session.limits import Limits
 _USUAL_PORT = 80
 
 # The variables, also in lower case, with the proxy of this machine's programs, and hosts to dial without one.
-_USUAL, _EXCEPTIONS = "HTTPS_PROXY", "NO_PROXY"
+_USUAL = "HTTPS_PROXY"
+_EXCEPTIONS = "NO_PROXY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,11 @@ def read_proxy(text: str) -> Proxy:
     """A proxy from `http://[USER:PASSWORD@]HOST[:PORT]`; the scheme may be missing, as for curl and Go's programs."""
     try:
         found = urlsplit(text if "://" in text else f"http://{text}")
-        host, port = found.hostname, found.port
+        host = found.hostname
+        port = found.port
     except ValueError:
-        host, port = None, None
+        host = None
+        port = None
     if not host or found.scheme != "http" or found.path not in {"", "/"} or found.query or found.fragment:
         raise ValueError("must be http://HOST:PORT or http://USER:PASSWORD@HOST:PORT")
     return Proxy(HostPort(host, port or _USUAL_PORT), unquote(found.username or ""), unquote(found.password or ""))
@@ -62,7 +65,8 @@ def _excepts(entry: str, endpoint: Endpoint) -> bool:
         if int(port) != endpoint.port:
             return False
         entry = host
-    entry, dialled = entry.strip("[]"), endpoint.host.lower()
+    entry = entry.strip("[]")
+    dialled = endpoint.host.lower()
     try:
         return ipaddress.ip_address(dialled) in ipaddress.ip_network(entry, strict=False)
     except ValueError:

@@ -87,7 +87,8 @@ class RawTcp(asyncio.Protocol):
         if self._on_flight is None:
             self.transport.pause_reading()
         elif _has_first_record(self._early):
-            on_flight, self._on_flight = self._on_flight, None
+            on_flight = self._on_flight
+            self._on_flight = None
             self.transport.pause_reading()
             on_flight(self)
 
@@ -168,7 +169,8 @@ async def connect(make: Callable[[], P], host: str, port: int, *, limit_s: float
     preferred = found[0][0] if found else None
     found = sorted(found, key=lambda it: (it[0] != preferred, random.random()))  # noqa: S311  # no secret
     while True:
-        is_silent, refusal = False, OSError("the host has no address")
+        is_silent = False
+        refusal = OSError("the host has no address")
         for *_, address in found:
             try:
                 async with asyncio.timeout(min(CONNECT_S, limit_s / len(found))):

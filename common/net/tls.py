@@ -47,7 +47,8 @@ class TlsIdentity:
         Raises OSError: a file is missing or unreadable, or holds no matching PEM.
         """
         self._files = files
-        self._server, self._asks = server, asks
+        self._server = server
+        self._asks = asks
         self.certificate = b""
         self._seen = self._told = self._stamps()
         self._context = self._load()

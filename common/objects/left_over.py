@@ -44,7 +44,9 @@ class LeftOver:
 
 
 def write(mounts: Iterable[LeftOver]) -> dict[str, Any]:
-    in_order, told, size_bytes = sorted(mounts), [], 0
+    in_order = sorted(mounts)
+    told = []
+    size_bytes = 0
     for mount in in_order:
         body = {name: text for name, text in asdict(mount).items() if text}
         if "why" in body:

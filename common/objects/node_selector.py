@@ -37,7 +37,8 @@ def choices(term: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _matches(term: Mapping[str, Any], labels: Mapping[str, str], node: str, is_known: Callable[[str], bool]) -> bool:
-    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    expressions = term.get("matchExpressions") or ()
+    fields = term.get("matchFields") or ()
     return (
         bool(expressions or fields)
         and all(holds(each, labels.get(each["key"])) or not is_known(each["key"]) for each in expressions)
@@ -60,7 +61,8 @@ def holds(requirement: Mapping[str, Any], value: str | None) -> bool:
             return value is None
         case "Gt" | "Lt":
             try:
-                have, limit = int(value or ""), int(values[0])
+                have = int(value or "")
+                limit = int(values[0])
             except (IndexError, ValueError):
                 return False
             return have > limit if operator == "Gt" else have < limit

@@ -73,8 +73,10 @@ def read(status: Mapping[str, Any]) -> ToldFence | None:
     told = status.get("fence")
     if not told:
         return None
-    lease_s, watchdog_s = told.get("leaseSeconds") or 0, told.get("watchdogSeconds") or 0
+    lease_s = told.get("leaseSeconds") or 0
+    watchdog_s = told.get("watchdogSeconds") or 0
     if not (0 < lease_s <= _LONGEST_LEASE_S and 0 < watchdog_s <= _LONGEST_WATCHDOG_S):
         return None
-    staged, staging = frozenset(told.get("staged") or ()), frozenset(told.get("staging") or ())
+    staged = frozenset(told.get("staged") or ())
+    staging = frozenset(told.get("staging") or ())
     return ToldFence(lease_s=lease_s, watchdog_s=watchdog_s, staged=staged - staging, staging=staging)

@@ -33,7 +33,8 @@ def parse_bytes(quantity: object) -> int:
     whole, _, fraction = match[1].partition(".")
     suffix = match[2] or ""
     base, power = _POWERS.get(suffix) or (10, int(suffix[1:]))
-    over, under = int(whole + fraction) * base ** max(power, 0), 10 ** len(fraction) * base ** max(-power, 0)
+    over = int(whole + fraction) * base ** max(power, 0)
+    under = 10 ** len(fraction) * base ** max(-power, 0)
     return _checked(-(-over // under))
 
 

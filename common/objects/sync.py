@@ -196,7 +196,8 @@ class Teller:
     def next_message(self) -> bytes:
         """The next message to send, or b"" when there is none now."""
         if self._question:
-            question, self._question = self._question, b""
+            question = self._question
+            self._question = b""
             return question
         if self._state is not _State.TELLING:
             return b""
@@ -222,7 +223,8 @@ class Teller:
         return bytes(out)
 
     def events(self) -> list[Event]:
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     # ---- comparing ---------------------------------------------------------------------------------------------------

@@ -148,7 +148,8 @@ decode = _CODEC.decode  # returns the sync messages in one message of the stream
 
 
 def put(seq: int, item: Object) -> Put:
-    ref, stamp = item.ref, item.stamp
+    ref = item.ref
+    stamp = item.stamp
     return Put(seq, ref.kind, ref.namespace, ref.name, stamp.uid, stamp.version, item.body)
 
 

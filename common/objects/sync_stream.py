@@ -97,7 +97,8 @@ async def learn(stream: Stream, copy: Copy) -> None:
             sender.wake()
 
     async with supervised(quiet=True) as tasks:
-        sender, storer = _Worker(tasks, send, name="sync learner"), _Worker(tasks, store, name="sync store")
+        sender = _Worker(tasks, send, name="sync learner")
+        storer = _Worker(tasks, store, name="sync store")
         sender.wake()
         async for message in stream:
             waiting += learner.receive(message)
@@ -110,7 +111,9 @@ class _Worker:
     # Runs work in a task of its own while there is any. Once it has failed, it runs no more.
 
     def __init__(self, tasks: Tasks, work: Callable[[], Awaitable[None]], *, name: str) -> None:
-        self._tasks, self._work, self._name = tasks, work, name
+        self._tasks = tasks
+        self._work = work
+        self._name = name
         self._again = self._runs = False
 
     def wake(self) -> None:

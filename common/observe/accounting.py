@@ -61,7 +61,9 @@ class Account:
             return
         self.is_over = True
         self.status = status
-        driver, method, metrics = self.driver, self.method, self.accounts.metrics
+        driver = self.driver
+        method = self.method
+        metrics = self.accounts.metrics
         duration_s = time.monotonic() - self.began
         metrics.calls_in_flight -= 1
         durations = metrics.durations.get((driver, method, status.code)) or metrics.find(driver, method, status.code)

@@ -95,7 +95,8 @@ class _Handler(MetricsHandler):
         if self.command == "HEAD" or self.request_version == "HTTP/0.9":
             super().do_GET()
             return
-        client, self.wfile = self.wfile, io.BytesIO()
+        client = self.wfile
+        self.wfile = io.BytesIO()
         super().do_GET()
         head, end, body = self.wfile.getvalue().partition(b"\r\n\r\n")
         # The library leaves the length out, and without it an answer that is cut looks whole.

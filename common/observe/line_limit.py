@@ -54,7 +54,8 @@ class LineLimit(Generic[Line]):
         """Hand out the held lines: the last one of each peer and kind, and how many more there were."""
         held = [(bucket.last, bucket.held - 1) for bucket in self._holding if bucket.last is not None]
         for bucket in self._holding:
-            bucket.held, bucket.last = 0, None
+            bucket.held = 0
+            bucket.last = None
         self._holding = []
         return held
 

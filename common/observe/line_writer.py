@@ -89,7 +89,8 @@ class LineWriter(Generic[Line]):
                 self._failed += 1
         if not texts:
             return
-        count, lost = len(texts), self.lost_lines
+        count = len(texts)
+        lost = self.lost_lines
         if lost > self._told:
             texts.append(self._lost_text(lost - self._told))
         try:

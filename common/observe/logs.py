@@ -137,13 +137,15 @@ class LineHandler(logging.Handler):
             self._awaits_counts = False
             for last, more in self._limit.take_held():
                 line = copy.copy(last)
-                line.msg, line.args = last.getMessage() + (f" … and {more:,} more" if more else ""), ()
+                line.msg = last.getMessage() + (f" … and {more:,} more" if more else "")
+                line.args = ()
                 self._add(line)
         finally:
             self.release()
 
     def _write_counts_later(self, now: float) -> None:
-        self._awaits_counts, self._counts_due = True, now + WINDOW_S
+        self._awaits_counts = True
+        self._counts_due = now + WINDOW_S
         with contextlib.suppress(RuntimeError):  # no loop runs in this thread: the next line brings the counts
             asyncio.get_running_loop().call_later(WINDOW_S, self.write_counts)
 

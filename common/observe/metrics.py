@@ -39,7 +39,9 @@ class Counter:
     """A number that grows, for each value of its label; of a metric without a label, for the empty value."""
 
     def __init__(self, name: str, text: str, label: str = "", values: Iterable[str] = ("",)) -> None:
-        self.name, self.text, self.label = name, text, label
+        self.name = name
+        self.text = text
+        self.label = label
         self.counts = dict.fromkeys(values, 0)
         self.created = time.time()
 
@@ -51,7 +53,9 @@ class Gauge:
     """A number that goes up and down. `readers` has the function that returns it, for each value of its label."""
 
     def __init__(self, name: str, text: str, label: str = "") -> None:
-        self.name, self.text, self.label = name, text, label
+        self.name = name
+        self.text = text
+        self.label = label
         self.readers: dict[str, Callable[[], float]] = {}
 
     def read_from(self, read: Callable[[], float], value: str = "") -> None:

@@ -81,7 +81,8 @@ def _read(value: Any, hint: Any, name: str) -> Any:
 
 
 def _object(value: Mapping[str, Any], kind: type, name: str) -> Any:
-    found, types = {}, hints(kind)
+    found = {}
+    types = hints(kind)
     for field in fields(kind):
         if field.name in value:
             found[field.name] = _read(value[field.name], types[field.name], field.name)

@@ -128,7 +128,8 @@ class Channel:
 
     def _renew(self) -> None:
         # Running calls go on.
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             connection.retire()
 
@@ -157,9 +158,11 @@ class Channel:
         elif self._closed:
             dialled.shut()
         else:
-            self._failures, self._retry_at_s = 0, 0.0
+            self._failures = 0
+            self._retry_at_s = 0.0
             self._connection = dialled
-        waiting, self._waiting = self._waiting, {}
+        waiting = self._waiting
+        self._waiting = {}
         while waiting:  # `fail` and `open` may cancel other waiting calls, which then leave `waiting`
             call = next(iter(waiting))
             del waiting[call]

@@ -127,7 +127,8 @@ class ClientCall(Http2Stream):
         if self._has_headers or self._attempts == len(_PAUSES_S):
             self.fail(error)
         elif not self.over:
-            self.connection, self.remote_ended = None, False
+            self.connection = None
+            self.remote_ended = False
             self.later = asyncio.get_running_loop().call_later(_PAUSES_S[self._attempts], self.opener, self)
             self._attempts += 1
 
@@ -165,7 +166,8 @@ class ClientCall(Http2Stream):
                 connection.leave(self)
         found = dict(fields)
         if not self._has_headers:
-            http_status, content_type = found.get(b":status", b""), found.get(b"content-type")
+            http_status = found.get(b":status", b"")
+            content_type = found.get(b"content-type")
             if http_status.startswith(b"1") and not self.remote_ended:
                 return
             if (http_status != b"200" or content_type != CONTENT_TYPE) and (
@@ -333,11 +335,13 @@ class AwaitedCall(AnswerReceiver):
     def answered(self, status: Status, message: bytes | None) -> None:
         if message is not None:
             self._messages.append(message)
-        self._end, self._call = status, None
+        self._end = status
+        self._call = None
         self._wake()
 
     def failed(self, error: VendorConnectionError) -> None:
-        self._end, self._call = error, None
+        self._end = error
+        self._call = None
         self._wake()
 
     def _wake(self) -> None:

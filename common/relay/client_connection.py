@@ -89,7 +89,8 @@ class ClientConnection(Connection[ClientCall]):
         self.streams[stream_id] = call
         if stream_id == MAX_STREAM_ID:  # a new connection has new ids (section 5.1.1)
             self.retired = True
-        block, request = request_block(call.method, call.timeout_s), call.request
+        block = request_block(call.method, call.timeout_s)
+        request = call.request
         size = len(request) + PREFIX_BYTES
         if (self.table_size_sent and not self.paused and not self.outgoing and len(block) <= FRAME_BYTES
                 and size <= min(self.send_window, self.peer_window, FRAME_BYTES)):  # fmt: skip
@@ -151,7 +152,8 @@ class ClientConnection(Connection[ClientCall]):
         if self._is_leaving or not self.open:
             self._unproved()
         elif self._doubts and not self._pinged:
-            self._pinged, self._doubts = self._doubts, []
+            self._pinged = self._doubts
+            self._doubts = []
             self._pings += 1
             self.out.append(frame(PING, 0, 0, self._pings.to_bytes(8, "big")))
             self.flush_soon()
@@ -171,7 +173,9 @@ class ClientConnection(Connection[ClientCall]):
             self.shut()
 
     def _unproved(self) -> None:
-        doubts, self._doubts, self._pinged = self._pinged + self._doubts, [], []
+        doubts = self._pinged + self._doubts
+        self._doubts = []
+        self._pinged = []
         self._end(doubts, lives=False)
 
     def _end(self, doubts: list[tuple[ClientCall, Status]], *, lives: bool = True) -> None:

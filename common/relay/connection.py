@@ -193,13 +193,16 @@ class Connection(asyncio.Protocol, Generic[Call]):
             return
         if self._partial_frame:
             data = self._partial_frame + data
-        at, end, is_batch = 0, len(data), False
+        at = 0
+        end = len(data)
+        is_batch = False
         try:
             if self._preface:
                 at = self._read_preface(data)
             while end - at >= frames.HEADER_BYTES:
                 size_and_kind, flags, stream_id = _HEAD.unpack_from(data, at)
-                size, kind = size_and_kind >> 8, size_and_kind & 0xFF
+                size = size_and_kind >> 8
+                kind = size_and_kind & 0xFF
                 if size > FRAME_BYTES or not self._begun:
                     self._check_head(kind, flags, size, data)
                 start = at + frames.HEADER_BYTES
@@ -396,7 +399,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
         if is_last:
             del self.outgoing[stream.stream_id]
             # None breaks the reference cycle between the trailers' callback and the call.
-            trailers, stream.trailers = stream.trailers, None
+            trailers = stream.trailers
+            stream.trailers = None
         if taken is not None:
             taken(True)  # noqa: FBT003
         if trailers is not None:
@@ -454,7 +458,8 @@ class Connection(asyncio.Protocol, Generic[Call]):
         it is whole.
         """
         if self._block is None and kind == frames.HEADERS:
-            start, stop = 0, len(payload)
+            start = 0
+            stop = len(payload)
             if flags & frames.PADDED:
                 start, stop = _unpadded(payload, start, stop)
             if flags & frames.PRIORITY_FLAG:

@@ -121,7 +121,8 @@ def _cut(value: bytes, limit_bytes: int) -> bytes:
 
 def status_of(found: dict[bytes, bytes]) -> Status | None:
     """The status in trailers, or None if there is no `grpc-status`."""
-    code, message = found.get(b"grpc-status"), found.get(b"grpc-message")
+    code = found.get(b"grpc-status")
+    message = found.get(b"grpc-message")
     if code is None:
         return None
     if not code.isdigit() or len(code) > 9:

@@ -111,7 +111,8 @@ class ServerConnection(Connection[ServerCall]):
         call = self.streams[stream_id] = ServerCall(self, stream_id)
         call.remote_ended = ended
         found = dict(fields)
-        content_type, timeout = found.get(b"content-type"), found.get(b"grpc-timeout")
+        content_type = found.get(b"content-type")
+        timeout = found.get(b"grpc-timeout")
         if found.get(b":method") != b"POST":
             call.refuse(Code.UNAVAILABLE, "gRPC calls are HTTP/2 POST requests", b"405")
             return
@@ -155,7 +156,8 @@ class ServerConnection(Connection[ServerCall]):
             owner.idle.set()
 
     def _expire(self) -> None:
-        self._timer, self._timer_at = None, math.inf
+        self._timer = None
+        self._timer_at = math.inf
         for stream_id in self._deadlines.passed(self._loop.time()):
             if (call := self.streams.get(stream_id)) is not None:
                 call.cancel(CancelReason.DEADLINE)
@@ -166,7 +168,8 @@ class ServerConnection(Connection[ServerCall]):
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_at = self._loop.call_at(deadline, self._expire), deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
+        self._timer_at = deadline
 
     @property
     def message_limit_bytes(self) -> int:
@@ -199,7 +202,8 @@ class Server:
         The connections of the former one stay.
         """
         loop = asyncio.get_running_loop()
-        former, self._socket = self._listener, sock
+        former = self._listener
+        self._socket = sock
         self._listener = await loop.create_unix_server(lambda: ServerConnection(self), sock=sock, backlog=1024)
         if former is not None:
             former.close()

@@ -85,7 +85,8 @@ class ServerCall(Http2Stream):
                 self.put(message)
             self.finish(status, taken)
             return
-        self.finished, self.callee = True, None
+        self.finished = True
+        self.callee = None
         self.send_window -= size
         connection.send_window -= size
         connection.out += (
@@ -134,7 +135,8 @@ class ServerCall(Http2Stream):
         if self.finished:
             taken(False)  # noqa: FBT003
             return
-        self.finished, self.callee = True, None
+        self.finished = True
+        self.callee = None
         connection = self.connection
         waits = self.stream_id in connection.outgoing
         if self.gone or not connection.open or (waits and self.cancelled_by is CancelReason.DEADLINE):
@@ -212,7 +214,8 @@ class ServerCall(Http2Stream):
             self.refuse(Code.UNIMPLEMENTED, "compressed requests are not supported")
         else:
             if messages and not self.is_whole:
-                self.request, self.is_whole = messages.pop(0), True
+                self.request = messages.pop(0)
+                self.is_whole = True
             if self.is_whole and (messages or self.buffer):
                 self.refuse(Code.UNAVAILABLE, "more than one request message; client streaming is not supported")
             elif self.remote_ended:

@@ -28,7 +28,8 @@ def begin() -> bool:
 
 def end() -> None:
     """End the batch: all that was kept leaves. Raises the last error of a writer, after the others have written."""
-    writers, current.writers = current.writers or (), None
+    writers = current.writers or ()
+    current.writers = None
     failure = None
     for write in writers:
         try:

@@ -49,7 +49,8 @@ class Inbox:
             stream.parts += payload
         if left:
             return None
-        whole, stream.parts = bytes(stream.parts), None
+        whole = bytes(stream.parts)
+        stream.parts = None
         return self._finish(stream, whole)
 
     def charge(self, stream: StreamBooks, size: int, what: str) -> None:
@@ -84,7 +85,8 @@ class Inbox:
         self._give_back()
 
     def _finish(self, stream: StreamBooks, message: bytes) -> bytes | None:
-        cost, stream.cost = stream.cost, 0
+        cost = stream.cost
+        stream.cost = 0
         if stream.is_abandoned or (stream.answered and not stream.mine):
             self.owed += cost
             self._give_back()

@@ -386,7 +386,8 @@ class Link(Session):
         log.error("a link ends, because its handler failed", exc_info=error)
 
     def on_closed(self, reason: str, message: str) -> None:
-        waiting, self._closed = self._closed, (reason, message)
+        waiting = self._closed
+        self._closed = (reason, message)
         if isinstance(waiting, asyncio.Future) and not waiting.done():
             waiting.set_result(self._closed)
         self._end_greeting()

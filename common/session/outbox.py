@@ -118,7 +118,8 @@ class Outbox:
 
     def grant(self, amount: int) -> None:
         self.credit += amount
-        starved, self.starved = self.starved, {}
+        starved = self.starved
+        self.starved = {}
         for stream in starved.values():
             self.schedule(stream)
 
@@ -154,7 +155,8 @@ class Outbox:
 
     def _take_control(self, out: list[bytes]) -> int:
         # Take the waiting control frames, up to about a chunk. Returns their size.
-        size, count = self.control_bytes, len(self.control)
+        size = self.control_bytes
+        count = len(self.control)
         if size > self._chunk_bytes:
             size = count = 0
             while size < self._chunk_bytes:
@@ -189,7 +191,8 @@ class Outbox:
 
     def _next_turn(self) -> StreamBooks:
         if self.held is not None:
-            stream, self.held = self.held, None
+            stream = self.held
+            self.held = None
         else:
             ring = self.rings[Priority.CALL]
             if len(ring) != self.waiting:  # else they are all calls: the ordinary case
@@ -213,7 +216,8 @@ class Outbox:
         size = self._send_older_opens(stream.id, out, room) if stream.id in self.unopened else 0
         piece = min(len(stream.queue[0]) - stream.offset, self._chunk_bytes) if stream.queue else 0
         if size + piece > room:
-            self.held, stream.queued = stream, True
+            self.held = stream
+            stream.queued = True
             return size
         heading = self.unopened.pop(stream.id, None)
         is_covered = bool(stream.queue) and (stream.begun or self._cover(stream))
@@ -245,7 +249,8 @@ class Outbox:
         return size
 
     def _pop(self, stream: StreamBooks) -> bytes:
-        stream.begun, stream.offset = False, 0
+        stream.begun = False
+        stream.offset = 0
         message = stream.queue.pop(0)
         if stream.is_awaited and not stream.queue:
             stream.is_awaited = False
@@ -253,7 +258,8 @@ class Outbox:
         return message
 
     def _cut(self, stream: StreamBooks, size: int) -> bytes:
-        message, offset = stream.queue[0], stream.offset
+        message = stream.queue[0]
+        offset = stream.offset
         left = len(message) - offset - size
         if left:
             stream.offset += size

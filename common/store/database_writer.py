@@ -43,7 +43,8 @@ class WriteFailed(OSError):
     """A write failed. A database holds nothing of it; Kubernetes may hold its first rows (`Records.write`)."""
 
     def __init__(self, place: Path | str, why: str) -> None:
-        self.place, self.why = place, why
+        self.place = place
+        self.why = why
         super().__init__(f"{place} cannot be written: {why}")
 
 
@@ -81,7 +82,9 @@ class DatabaseWriter:
         """
         self._late = connection if isinstance(connection, LateConnection) else None
         self._connection = connection if isinstance(connection, sqlite3.Connection) else None
-        self._path, self._meanwhile, self._retry_s = path, meanwhile, retry_s
+        self._path = path
+        self._meanwhile = meanwhile
+        self._retry_s = retry_s
         self._mutex = threading.Lock()  # for the fields that follow
         self._waiting: dict[Hashable, _Write] = {}  # in the order of their coming: a `put` by its key
         self._is_awaited = False  # whether a caller waits for one of them
@@ -157,12 +160,14 @@ class DatabaseWriter:
     def _run(self) -> None:
         while True:
             with self._mutex:
-                batch, rest_s = self._waiting, 0.0
+                batch = self._waiting
+                rest_s = 0.0
                 if batch and not (self._is_awaited or self._gives_up):
                     rest_s = self._rests_until - time.monotonic()
                 is_due = bool(batch) and rest_s <= 0.0
                 if is_due:
-                    self._waiting, self._is_awaited = {}, False
+                    self._waiting = {}
+                    self._is_awaited = False
                 elif self._closing:
                     return
                 else:

@@ -75,7 +75,9 @@ class ControllerLease:
 
     def up(self, link: Link) -> None:
         # the lease is renewed on it once an operation with an epoch comes, or if one still runs
-        self._link, self._pinged_at, self._awaits_pong = link, None, False
+        self._link = link
+        self._pinged_at = None
+        self._awaits_pong = False
         self._is_needed = bool(self._running or self._waiting)
         self._is_lost = self._is_lost and self._is_needed
         self._check_times()
@@ -120,7 +122,8 @@ class ControllerLease:
 
     def resume(self, ends_at: float) -> None:
         """Go on with the lease of the agent's last start, which has not ended yet."""
-        self._ends_at, self._is_needed = ends_at, True
+        self._ends_at = ends_at
+        self._is_needed = True
         self._check_times()
 
     def begin(self, item: Leased) -> None:
@@ -171,7 +174,8 @@ class ControllerLease:
         return at is None or now >= at or (bool(self._waiting) and not self._awaits_pong)
 
     def _ping(self, link: Link, now: float) -> None:
-        self._pinged_at, self._awaits_pong = now, True
+        self._pinged_at = now
+        self._awaits_pong = True
         link.ping(partial(self._renew, link, now))
 
     def _renew(self, link: Link, sent_at: float) -> None:
@@ -184,14 +188,16 @@ class ControllerLease:
             if self._is_lost:
                 self._is_lost = False
                 log.info("the hub answers again: operations of shared drivers may begin")
-            waiting, self._waiting = self._waiting, {}
+            waiting = self._waiting
+            self._waiting = {}
             for go_on in waiting:
                 go_on()
         self._check_times()
 
     def _lose(self) -> None:
         self._is_lost = True
-        running, self._running = self._running, {}
+        running = self._running
+        self._running = {}
         log.warning("%s", *self.problems())
         for item in running:
             item.lose()

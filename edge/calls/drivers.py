@@ -168,7 +168,8 @@ class Driver:
                 seen = file_id(self.path)
                 self.channel.check_socket()
                 await self._ask()
-                waited_s, had_connection = 0.0, self.channel.connected
+                waited_s = 0.0
+                had_connection = self.channel.connected
                 while waited_s < self._ask_again_s() and file_id(self.path) == seen:
                     await asyncio.sleep(_LOOK_S)
                     waited_s += _LOOK_S
@@ -209,7 +210,9 @@ class Driver:
             log.warning(
                 "the driver at %s was %s and now calls itself %s", self.socket, self.report.driver, report.driver
             )
-        self.trouble, self.away, self.report = "", "", report
+        self.trouble = ""
+        self.away = ""
+        self.report = report
 
     async def _identify(self) -> DriverReport:
         name = ""

@@ -214,7 +214,8 @@ def _pod_info(wanted: PodVolume) -> dict[str, str]:
 
 
 def _condition(response: pb.NodeGetVolumeStatsResponse) -> tuple[bool, str]:
-    abnormal, message = False, ""
+    abnormal = False
+    message = ""
     for outer in _unknown(response):
         if outer.field_number != 2 or outer.wire_type != 2:
             continue

@@ -43,7 +43,8 @@ _MAKE = {
 _LOCK_WAIT_S = 5.0  # udev looks at a device for a moment after each change, with a lock of its own
 
 # The exit codes of blkid for a device without a known signature, and for one with several.
-_NOTHING_FOUND, _SEVERAL_FOUND = 2, 8
+_NOTHING_FOUND = 2
+_SEVERAL_FOUND = 8
 
 _ENTRY = "PART_ENTRY_"  # how the names begin of what blkid tells of a partition itself, whatever it holds
 
@@ -172,7 +173,8 @@ def _signature(device: Path, file: int) -> Content:
         return Content()
     if "PTTYPE" in told:
         return Content(f"a partition table ({told['PTTYPE']})")
-    kind, uuid = told.get("TYPE", ""), told.get("UUID", "")
+    kind = told.get("TYPE", "")
+    uuid = told.get("UUID", "")
     if told.get("USAGE") == "filesystem" and kind:
         return Content(f"the file system {kind} {uuid}".rstrip(), kind, uuid)
     return Content(f"data of the type {kind or 'unknown'}")

@@ -34,7 +34,8 @@ LIMIT_S = 3.0  # how long one request may take, with its answer: kata-runtime's 
 LARGEST_REPLY_BYTES = 65_536  # ordinary ones have 200 bytes
 
 # `VolumeUsage.Unit` of CSI. Kata writes the numbers.
-_BYTES, _INODES = 1, 2
+_BYTES = 1
+_INODES = 2
 
 _LARGEST_COUNT = 2**63 - 1
 

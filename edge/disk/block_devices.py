@@ -27,7 +27,8 @@ class BlockDevices:
     """The block devices of pods below one root directory. Methods may hang for ever on a dead device."""
 
     def __init__(self, root: RootDir, layout: Layout) -> None:
-        self._root, self._layout = root, layout
+        self._root = root
+        self._layout = layout
 
     def device(self, name: str, pod_uid: str) -> str:
         """Return the real path of the driver's publication. Raises OSError if the driver published nothing."""

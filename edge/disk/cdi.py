@@ -39,12 +39,14 @@ from edge.volumes import ContainerUse, PodVolume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
-_VENDOR, _CLASS = "csi-bridge.io", "volume"
+_VENDOR = "csi-bridge.io"
+_CLASS = "volume"
 _KIND = f"{_VENDOR}/{_CLASS}"
 _PREFIX = f"{_VENDOR}-{_CLASS}_"  # CDI's form of a transient file's name
 
 # They brought the type of a mount, and a device node with another path on the host.
-_MOUNT_VERSION, _NODE_VERSION = "0.4.0", "0.5.0"
+_MOUNT_VERSION = "0.4.0"
+_NODE_VERSION = "0.5.0"
 
 # Engines may run as other users. A file has only paths.
 _DIR_MODE = 0o755
@@ -55,7 +57,8 @@ class CdiFiles:
     """The CDI files of this agent, in the engines' directory `root` (None: no files), with paths without links."""
 
     def __init__(self, root: Path | None, layout: Layout) -> None:
-        self._root, self._layout = root, layout
+        self._root = root
+        self._layout = layout
 
     def devices(self, want: PodVolume) -> list[ContainerDevice]:
         """Return the volume of each container as an engine knows it. It compares the path, letter by letter."""
@@ -108,7 +111,9 @@ class CdiFiles:
     def _edits(self, want: PodVolume, use: ContainerUse) -> dict[str, Any]:
         # A mount has `rbind`, because runtime-rs before 4.0 mounts in the container with these options alone. A device
         # node has no number: the engine looks it up.
-        name, uid, reads_only = want.volume.name, want.pod.uid, want.read_only or use.read_only
+        name = want.volume.name
+        uid = want.pod.uid
+        reads_only = want.read_only or use.read_only
         if want.deferral is None:
             place = self._layout.device_map(name, uid)
             node = {"path": use.path, "hostPath": str(place), "permissions": "r" if reads_only else "rw"}

@@ -156,7 +156,8 @@ class _Scan:
                 data = read_data(self.root, self.layout.block_data(name))
                 _require(escaped(data.name) == name)
             except VolumeDataUnknown as error:
-                why, path = str(error), self.layout.block_dir(name)
+                why = str(error)
+                path = self.layout.block_dir(name)
                 self.unreadable.append(Unreadable(path=path, reason=why, name=name, block=True, bare=error.missing))
                 self.unreadable += [
                     Unreadable(path=path, reason=why, pod_uid=uid, name=name, block=True)

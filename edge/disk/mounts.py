@@ -56,7 +56,8 @@ class MountTable:
 
     def __init__(self, mounts: Iterable[Mount], *, root: Path = Path("/"), real_root: Path = Path("/")) -> None:
         self.mounts = tuple(mounts)
-        self._root, self._real_root = root, real_root
+        self._root = root
+        self._real_root = real_root
         self._points = Counter(mount.path for mount in self.mounts)
 
     def is_mount_point(self, path: Path) -> bool:
@@ -122,7 +123,8 @@ def read_table(root: Path, *, whole: bool = False) -> MountTable:
     """
     text = MOUNTINFO.read_bytes()
     for _ in range(_MOST_READS * whole):
-        before, text = text, MOUNTINFO.read_bytes()
+        before = text
+        text = MOUNTINFO.read_bytes()
         if text == before:
             break
     return MountTable(parse(os.fsdecode(text)), root=root, real_root=Path(os.path.realpath(root)))

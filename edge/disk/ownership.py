@@ -164,12 +164,10 @@ async def give(
     """
     walk = Walk(root, gid, within, may_go_on)
     work = in_own_thread(lambda: None if on_root_mismatch and walk.is_done() else walk.run(), name="ownership")
-    due_s, words = (
-        FIRST_WORD_S,
-        (
-            f"giving {_place(root)} to the pod's fsGroup takes long, because every file of the volume is visited; "
-            f"fsGroupChangePolicy: OnRootMismatch in the pod's securityContext visits them only when the root differs"
-        ),
+    due_s = FIRST_WORD_S
+    words = (
+        f"giving {_place(root)} to the pod's fsGroup takes long, because every file of the volume is visited; "
+        f"fsGroupChangePolicy: OnRootMismatch in the pod's securityContext visits them only when the root differs"
     )
     try:
         while not (await asyncio.wait({work}, timeout=due_s))[0]:

@@ -54,7 +54,8 @@ def direct_runtime(text: str) -> DirectRuntime:
     found = _WORDS.fullmatch(text)
     if found is None:
         raise ValueError("must be NAME=go:VERSION or NAME=rs:VERSION, and may end with :ext4+xfs, for example")
-    flavour, version = found["flavour"], found["version"]
+    flavour = found["flavour"]
+    version = found["version"]
     first = _FIRST_VERSION[flavour]
     if _release(version) < first:
         raise ValueError(f"needs version {first[0]}.{first[1]} or later of the runtime with flavour {flavour}")

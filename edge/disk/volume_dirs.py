@@ -37,7 +37,8 @@ class VolumeDirs:
 
     def __init__(self, root: RootDir, node: str) -> None:
         self.layout = Layout(root.path)
-        self._root, self._node = root, node
+        self._root = root
+        self._node = node
         # Why each unreadable directory could not be cleaned away: it is tried again each time, but logged once.
         self._kept: dict[Path, str] = {}
 
@@ -194,7 +195,8 @@ class VolumeDirs:
     def require_unused(self, staged: Staged) -> None:
         mounts = read_table(self.layout.root, whole=True)
         if staged.block:
-            maps, targets = self.layout.device_maps(staged.name), self.layout.block_targets(staged.name)
+            maps = self.layout.device_maps(staged.name)
+            targets = self.layout.block_targets(staged.name)
             used = mounts.within(maps) + mounts.within(targets)
         else:
             used = mounts.references(self.target(staged))

@@ -22,7 +22,8 @@ _TOOL_LIMIT_S: Final = 20.0
 
 def flaw_of(fs_type: str, directory: Path) -> str:
     """Why file systems of a type cannot be fenced here; empty if they can. Blocks for a second."""
-    image, point = directory.resolve() / fs_type, directory.resolve() / "mount"
+    image = directory.resolve() / fs_type
+    point = directory.resolve() / "mount"
     size, *make = _MAKE[fs_type]
     point.mkdir(parents=True, exist_ok=True)
     try:
@@ -60,7 +61,8 @@ def _run(*words: object) -> None:
 
 def _written(image: Path) -> list[tuple[int, bytes]]:
     # The holes of an image were not written.
-    found, end = [], 0
+    found = []
+    end = 0
     with image.open("rb") as file, suppress(OSError):  # ENXIO: only a hole is left
         while True:
             begin = os.lseek(file.fileno(), end, os.SEEK_DATA)

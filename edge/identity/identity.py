@@ -88,7 +88,8 @@ class Identity:
     def term(self) -> Term:
         """The time in which the certificate is valid, counted by this node's clock from the moment of its storing."""
         # A clock that is behind the hub's does not lengthen it: it ends after its life, if its date has not come then.
-        own, stored_at = self.dates(), self.files.cert.stat().st_mtime
+        own = self.dates()
+        stored_at = self.files.cert.stat().st_mtime
         left_s = min(own.ends_at - own.begins_at, own.ends_at - stored_at)
         return Term(stored_at, stored_at + left_s) if left_s > 0 else own
 

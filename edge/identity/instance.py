@@ -70,7 +70,8 @@ def _read(path: Path) -> Instance | None:
 
 
 def _instance(found: dict[str, Any]) -> Instance:
-    instance, boot = found["id"], found["boot"]
+    instance = found["id"]
+    boot = found["boot"]
     if not (isinstance(instance, str) and instance.isprintable() and 0 < len(instance) <= _LONGEST_ID):
         raise ValueError("id")
     if type(boot) is not int or not 0 <= boot < _MOST_BOOTS:

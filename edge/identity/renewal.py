@@ -79,8 +79,10 @@ class Renewal:
     ) -> None:
         self._identity = identity
         self._node = node
-        self._limits, self._proxy = limits, proxy
-        self._clock, self._monotonic = clock, monotonic
+        self._limits = limits
+        self._proxy = proxy
+        self._clock = clock
+        self._monotonic = monotonic
         self._problem = ""
         self._short = 0  # the renewals in a row that gave a certificate which ends at once
         self._rests_until = 0.0  # no renewal before, in seconds of the monotonic clock
@@ -99,7 +101,8 @@ class Renewal:
             self._tell_failure(error)
 
     async def run(self, uplink: Uplink) -> None:
-        failures, spread = 0, _spread()
+        failures = 0
+        spread = _spread()
         while True:
             try:
                 async with self._asking:
@@ -115,7 +118,8 @@ class Renewal:
                 await asyncio.sleep(_FAILED.wait_s(failures))
                 continue
             if wait_s <= 0:
-                failures, spread = 0, _spread()
+                failures = 0
+                spread = _spread()
                 uplink.move()
             else:
                 await asyncio.sleep(min(wait_s, _LOOK_S))
@@ -129,7 +133,8 @@ class Renewal:
 
     def _is_refused(self, *, failed: bool) -> bool:
         # A dial may also have failed because of the clocks.
-        term, now = self._term(), self._clock()
+        term = self._term()
+        now = self._clock()
         return now >= term.ends_at or (
             failed and (now >= due_at(term, spread=1) or now < self._identity.dates().begins_at)
         )
@@ -150,7 +155,8 @@ class Renewal:
         log.info("the certificate was renewed, and is valid until %s", timestamp(ends_at))
         left_s = ends_at - self._clock()
         self._short = self._short + 1 if left_s < _SHORT_S else 0
-        self._rests_until, self._problem = 0.0, ""
+        self._rests_until = 0.0
+        self._problem = ""
         if self._short:
             self._rests_until = self._monotonic() + _FAILED.wait_s(self._short)
             self._tell_problem(

@@ -40,7 +40,9 @@ class VolumeDeferral:
     """Hands one volume over to runtimes."""
 
     def __init__(self, host: VolumeHost, rows: VolumeRows) -> None:
-        self._key, self._host, self._rows = rows.key, host, rows
+        self._key = rows.key
+        self._host = host
+        self._rows = rows
 
     @property
     def _direct(self) -> "DirectVolumes":
@@ -109,7 +111,8 @@ class VolumeDeferral:
 
     async def _prepare(self, want: PodVolume, target: Target, device: Path, *, is_used: bool) -> tuple[str, bool]:
         """Make, check or grow the file system. Returns its UUID, and whether it surely fills the device."""
-        row, fs_type = self._rows.publications[target], _of(want).fs_type
+        row = self._rows.publications[target]
+        fs_type = _of(want).fs_type
         reads_only = want.read_only or "ro" in want.volume.mount_options
         if row.handover is Handover.FORMATTING:
             # False: an earlier mkfs may have finished when the device was smaller.

@@ -31,7 +31,9 @@ class VolumeExpander:
     """Expands one volume."""
 
     def __init__(self, host: VolumeHost, rows: VolumeRows) -> None:
-        self._key, self._host, self._rows = rows.key, host, rows
+        self._key = rows.key
+        self._host = host
+        self._rows = rows
         self.forget()
 
     def forget(self) -> None:
@@ -74,7 +76,8 @@ class VolumeExpander:
 
     async def handed_over(self, want: PodVolume, *, fills: bool) -> None:
         """Finish what `expand_mounting` has begun. `fills`: the file system has the size of the device."""
-        growing, self._growing = self._growing, None
+        growing = self._growing
+        self._growing = None
         if growing is not None:
             if fills:
                 self._tell_success(want, growing)
@@ -93,7 +96,8 @@ class VolumeExpander:
             self._tell_in_use(plan, self._in_use)
 
     def _plan(self, volume: Volume, *, mounting: bool) -> ExpansionPlan | None:
-        claim, device = volume.claim, self._rows.device
+        claim = volume.claim
+        device = self._rows.device
         if claim is None:
             return None
         if claim.resize_status not in {PENDING, IN_PROGRESS}:
@@ -140,7 +144,8 @@ class VolumeExpander:
         raise error
 
     async def _ask(self, want: PodVolume, plan: ExpansionPlan) -> bool:
-        host, volume = self._host, want.volume
+        host = self._host
+        volume = want.volume
         inputs = Inputs(secrets=host.inputs.secrets(volume.expand_secret))
         reach("expand.before-intent")
         if not (plan.legacy or plan.claim_knows):
@@ -195,7 +200,8 @@ class VolumeExpander:
 
     def _tell_in_use(self, plan: ExpansionPlan, error: VolumeRefused) -> None:
         # Once. If the PV came before its claim, the claim does not wait for this node yet.
-        self._in_use, self._owes = error, plan.legacy
+        self._in_use = error
+        self._owes = plan.legacy
         self._tell_refusal(plan, error)
 
     def _tell_refusal(self, plan: ExpansionPlan, error: VolumeRefused) -> None:

@@ -49,7 +49,9 @@ class VolumeFacts:
     """The facts about this node's volumes."""
 
     def __init__(self, facts: FactStore, *, node: str, clock: Clock) -> None:
-        self._facts, self._node, self._clock = facts, node, clock
+        self._facts = facts
+        self._node = node
+        self._clock = clock
         self._causes: OrderedDict[tuple[str, str, str, str], _Cause] = OrderedDict()
         self._conditions: dict[tuple[str, str], tuple[str, str]] = {}
 

@@ -21,7 +21,9 @@ class VolumeRows:
     """The rows of one volume: of its staging, and of each pod's mount."""
 
     def __init__(self, key: VolumeKey, states: VolumeStates, places: Places) -> None:
-        self.key, self._states, self._places = key, states, places
+        self.key = key
+        self._states = states
+        self._places = places
         self.device: Device | None = None
         self.publications: dict[Target, Publication] = {}
         # The rows that are not on disk yet, and whether each is to be removed there.

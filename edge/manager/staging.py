@@ -30,7 +30,9 @@ class VolumeStaging:
     """The staging of one volume."""
 
     def __init__(self, host: VolumeHost, rows: VolumeRows) -> None:
-        self._key, self._host, self._rows = rows.key, host, rows
+        self._key = rows.key
+        self._host = host
+        self._rows = rows
 
     @property
     def driver_stages(self) -> bool:
@@ -56,7 +58,9 @@ class VolumeStaging:
     def obstacle(self, want: PodVolume) -> str:
         # Two volumes cannot be mounted at one place. If ReadWriteOncePod is the only access mode, one pod at a time
         # gets the volume (operation_generator.go). A pod that has a row for it may be mounted again.
-        target, volume, had = target_for(want), want.volume, self._rows.publications
+        target = target_for(want)
+        volume = want.volume
+        had = self._rows.publications
         if (
             volume.access_modes == ("ReadWriteOncePod",)
             and target not in had

@@ -62,7 +62,8 @@ class VolumeTask:
     """Mounts and unmounts one volume as its pods need it. `run` ends when nothing of it is mounted or wanted."""
 
     def __init__(self, key: VolumeKey, host: VolumeHost) -> None:
-        self.key, self._host = key, host
+        self.key = key
+        self._host = host
         self.rows = VolumeRows(key, host.states, host.places)
         self.wants: dict[Target, PodVolume] = {}  # the pods that want the volume, by the place of its mount
         self.doing: tuple[Step, Target] | None = None  # the step under way, and its target
@@ -248,7 +249,8 @@ class VolumeTask:
     # ---- mounting ----------------------------------------------------------------------------------------------------
 
     async def _stage(self, _target: Target) -> None:
-        want, host = self._staging.next_want(self.wants), self._host
+        want = self._staging.next_want(self.wants)
+        host = self._host
         assert want is not None
         volume = want.volume
         host.driver(self.key.driver)
@@ -285,7 +287,8 @@ class VolumeTask:
     async def _begin_fencing(self, want: PodVolume, before: Device | None) -> bool:
         # Begins to fence the volume if its policy asks for that. Returns whether the hub must confirm the volume again
         # before it is staged. The policy is fixed at the first staging in a boot, until its end.
-        volume, fencing = want.volume, self._host.fencing
+        volume = want.volume
+        fencing = self._host.fencing
         if before is not None and before.boot == self._host.boot:
             self._check_lease(volume)
             return False
@@ -328,7 +331,8 @@ class VolumeTask:
 
     async def _publish(self, target: Target) -> None:
         want = self.wants[target]
-        pod, host = want.pod, self._host
+        pod = want.pod
+        host = self._host
         self._check(self._staging.obstacle(want) or self._staging.misfit(want))
         host.driver(self.key.driver)
         inputs = host.inputs.to_publish(want)
@@ -372,7 +376,8 @@ class VolumeTask:
     # ---- unmounting --------------------------------------------------------------------------------------------------
 
     async def _unpublish(self, target: Target) -> None:
-        before, plugin = self.rows.publications[target], self._host.plugin
+        before = self.rows.publications[target]
+        plugin = self._host.plugin
         self._host.driver(self.key.driver)
         await self.rows.intend(Step.UNPUBLISH, replace(before, state=State.UNCERTAIN, error=""))
         if not self._must_unpublish(target, before):  # while the row was written, a pod may have wanted it again

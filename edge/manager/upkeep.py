@@ -39,7 +39,10 @@ class VolumeUpkeep:
     def __init__(self, host: VolumeHost, rows: VolumeRows, woken: asyncio.Event) -> None:
         # The usage and health of the last reading, by target; nothing if it failed. A thread may read them.
         self.stats: dict[Target, VolumeStats] = {}
-        self._key, self._host, self._rows, self._woken = rows.key, host, rows, woken
+        self._key = rows.key
+        self._host = host
+        self._rows = rows
+        self._woken = woken
         self._due: dict[tuple[Step, Target], float] = {}
         self._abnormal: set[Target] = set()  # the targets whose last known health is bad
 
@@ -99,7 +102,9 @@ class VolumeUpkeep:
             self._due[Step.STATS, target] = self._round(math.floor, next_s)
 
     async def _ask(self, row: Publication) -> "VolumeStats | None":
-        host, driver, found = self._host, self._key.driver, None
+        host = self._host
+        driver = self._key.driver
+        found = None
         try:
             if not row.agent_defers:
                 host.driver(driver)
@@ -129,7 +134,8 @@ class VolumeUpkeep:
 
     def _tell_health(self, want: PodVolume, reason: str, text: str, *, warning: bool) -> None:
         # Report to the pod's users, as the kubelet does, and to the claim's, as external-health-monitor does.
-        facts, volume = self._host.facts, want.volume
+        facts = self._host.facts
+        volume = want.volume
         facts.tell_pod(want.pod, reason, f"Volume {want.volume_name}: {text}", warning=warning)
         if volume.claim is not None:
             facts.tell_claim(volume.claim, reason, f"Volume {volume.name} of {volume.driver}: {text}", warning=warning)

@@ -27,7 +27,10 @@ class VolumeUse:
 
     def __init__(self, host: VolumeHost, rows: VolumeRows, confirmed: Callable[[], None]) -> None:
         """Begin without a pod. `confirmed` is called when the hub's confirmation arrives after `check` has raised."""
-        self._key, self._host, self._rows, self._confirmed = rows.key, host, rows, confirmed
+        self._key = rows.key
+        self._host = host
+        self._rows = rows
+        self._confirmed = confirmed
         self._is_needed = self._is_sole = False
         self._was_needed = False  # whether any pod has needed it since it was last unstaged
         self._asking: asyncio.Task[None] | None = None

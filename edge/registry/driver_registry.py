@@ -46,7 +46,8 @@ from edge.settings import AgentSettings
 log = logging.getLogger("csi_bridge.edge.registrar")
 
 # The files for drivers that register here, and for those that register with a kubelet.
-_FILE, _OBSERVED_FILE = "drivers.json", "observed.json"
+_FILE = "drivers.json"
+_OBSERVED_FILE = "observed.json"
 
 
 class DriverRegistry:
@@ -303,7 +304,8 @@ class DriverRegistry:
 def _info_in(report: DriverReport, *, own_topology: bool) -> NodeInfo:
     bodies = []
     for method in (NODE_GET_INFO, NODE_GET_CAPABILITIES):
-        answer, what = report.answers.get(method), method.rpartition("/")[2]
+        answer = report.answers.get(method)
+        what = method.rpartition("/")[2]
         if answer is None:
             raise ValueError(f"it has not answered {what}")
         if answer.code:

@@ -46,7 +46,9 @@ from edge.calls.drivers import Driver
 
 NODE = "Node"
 _IDENTITY = "Identity"
-_CONTROLLER, _GROUP, _METADATA = "Controller", "GroupController", "SnapshotMetadata"
+_CONTROLLER = "Controller"
+_GROUP = "GroupController"
+_METADATA = "SnapshotMetadata"
 
 # The method that a socket answers with UNIMPLEMENTED if it does not serve the service. SnapshotMetadata has none.
 _ASKED = {

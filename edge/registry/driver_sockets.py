@@ -60,7 +60,8 @@ class DriverSockets:
     """All driver sockets of this node."""
 
     def __init__(self, settings: AgentSettings, heard: Callable[[SharedSocket], None]) -> None:
-        self._settings, self._heard = settings, heard
+        self._settings = settings
+        self._heard = heard
         self._shared: dict[str, SharedSocket] = {}
         self._left: list[Driver] = []
 
@@ -74,7 +75,8 @@ class DriverSockets:
     def shared(self, socket: Path) -> SharedSocket:
         identity = _identity(socket)
         if identity not in self._shared:
-            limit, changed = self._settings.max_message_bytes, functools.partial(self._changed, identity)
+            limit = self._settings.max_message_bytes
+            changed = functools.partial(self._changed, identity)
             driver = Driver(socket, self._settings.node, max_message_bytes=limit, changed=changed)
             self._shared[identity] = SharedSocket(driver)
         return self._shared[identity]

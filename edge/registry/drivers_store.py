@@ -183,9 +183,11 @@ class DriversStore:
         known = self._known.setdefault(name, NodeDriver(registration, shared))
         known.shared.names.discard(name)
         shared.names.add(name)
-        known.registration, known.shared = registration, shared
+        known.registration = registration
+        known.shared = shared
         shared.driver.ask_every_s = self._period(name)
-        known.file, known.gone_at_s = None, None
+        known.file = None
+        known.gone_at_s = None
         return known
 
     def forget(self, name: str) -> None:

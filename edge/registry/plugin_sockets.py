@@ -83,7 +83,8 @@ def _sort(entry: os.DirEntry[str], found: Look, waiting: list[Path], before: Loo
 
 async def looks(directory: Path) -> AsyncGenerator[Look, None]:
     """Yield the directory's entries now and after each change, for ever. Makes the directory when it is missing."""
-    trouble, last = "", None
+    trouble = ""
+    last = None
     while True:
         try:
             await asyncio.to_thread(directory.mkdir, mode=_DIRECTORY_MODE, parents=True, exist_ok=True)

@@ -30,7 +30,9 @@ class Leftovers:
 
     def __init__(self, host: VolumeHost, tasks: Mapping[VolumeKey, VolumeTask]) -> None:
         """`tasks` are those of the known volumes, by now."""
-        self._host, self._plugin, self._tasks = host, host.plugin, tasks
+        self._host = host
+        self._plugin = host.plugin
+        self._tasks = tasks
         self._all: list[Unreadable] = []
         self._looking = self._due = False
 

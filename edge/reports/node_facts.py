@@ -60,7 +60,10 @@ class NodeFacts:
         machine: Machine,
         fence: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        self._store, self._drivers, self._machine, self._fence = store, drivers, machine, fence
+        self._store = store
+        self._drivers = drivers
+        self._machine = machine
+        self._fence = fence
         self._name = node
         self._node = Ref("Node", "", node)
         self._csi_node = Ref("CSINode", "", node)
@@ -77,7 +80,9 @@ class NodeFacts:
         """
         if left is not None:
             self._left = tuple(left)
-        named, fence, registrations = {"name": self._name}, self._fence(), self._drivers.registrations
+        named = {"name": self._name}
+        fence = self._fence()
+        registrations = self._drivers.registrations
         self._store.put(
             self._csi_node,
             {

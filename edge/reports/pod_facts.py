@@ -39,7 +39,8 @@ class PodFacts:
     """The facts about one node's pods."""
 
     def __init__(self, store: FactStore, states: Callable[[], Iterable[PodState]]) -> None:
-        self._store, self._states = store, states
+        self._store = store
+        self._states = states
         # None: the agent told it before its restart.
         self._told: dict[Ref, PodState | None] = dict.fromkeys(store.refs("Pod"))
 

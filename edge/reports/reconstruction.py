@@ -28,7 +28,8 @@ async def reconstruct(host: VolumeHost, found: Found, *, now: float) -> list[Row
 
     Raises NotReady if the mount table cannot be read.
     """
-    mounts, stored = await host.plugin.mount_table(), host.states.rows()
+    mounts = await host.plugin.mount_table()
+    stored = host.states.rows()
     deferred = await _deferred(host, stored)
     on_disk: tuple[Published | Staged, ...] = (*found.published, *found.staged)
     places = {_place(one) for one in on_disk}

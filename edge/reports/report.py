@@ -49,7 +49,8 @@ def report_wanted(want: PodVolume, task: VolumeTask | None, host: VolumeHost) ->
     row = task.rows.publications.get(target) if task is not None else None
     stats = task.upkeep.stats.get(target) if task is not None else None
     since = row.since if row is not None else task.wanted_since(target) if task is not None else 0.0
-    published, deferral = published_for(want), want.deferral
+    published = published_for(want)
+    deferral = want.deferral
     # A deferred volume is a block volume to the driver, and to the pod a file system.
     return PodVolumeStatus(
         **_mount(replace(published, block=False) if deferral is not None else published, host),
@@ -86,7 +87,8 @@ def report_leaving(task: VolumeTask, host: VolumeHost) -> Iterator[PodVolumeStat
             continue
         wants = host.wanted.of(row.pod_uid)
         if wants is None or wants.pod.gone:
-            state, why = "unpublishing" if host.may_unpublish(row) else "left over", ""
+            state = "unpublishing" if host.may_unpublish(row) else "left over"
+            why = ""
         else:
             state = "published" if row.state is State.DONE else "uncertain"
             why = wants.unresolved.get(row.volume_name, "")

@@ -8,7 +8,8 @@ class Settling:
     """Calls `tell` some seconds after a change."""
 
     def __init__(self, tell: Callable[[], None], settle_s: float) -> None:
-        self._tell, self._settle_s = tell, settle_s
+        self._tell = tell
+        self._settle_s = settle_s
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 

@@ -9,7 +9,9 @@ import ctypes
 from ctypes import byref, c_char_p, c_int, c_void_p, create_string_buffer
 from functools import cache
 
-KEY_BYTES, NONCE_BYTES, _TAG_BYTES = 32, 12, 16
+KEY_BYTES = 32
+NONCE_BYTES = 12
+_TAG_BYTES = 16
 _GET_TAG, _SET_TAG = 0x10, 0x11  # openssl/evp.h
 
 
@@ -35,12 +37,11 @@ class _OfPython:
     def _run(self, nonce: bytes, data: bytes, bound: bytes, tag: bytes | None) -> bytes:
         if len(self._key) != KEY_BYTES or len(nonce) != NONCE_BYTES or (tag is not None and len(tag) != _TAG_BYTES):
             raise ValueError("the key, the nonce or the data is too short")  # libcrypto reads as many bytes
-        library, encrypts = _libcrypto(), tag is None
+        library = _libcrypto()
+        encrypts = tag is None
         context = library.EVP_CIPHER_CTX_new()
-        out, last = (
-            create_string_buffer(len(data) + _TAG_BYTES),
-            create_string_buffer(tag or b"", _TAG_BYTES),
-        )
+        out = create_string_buffer(len(data) + _TAG_BYTES)
+        last = create_string_buffer(tag or b"", _TAG_BYTES)
         length = c_int()
         try:
             if not (
@@ -71,7 +72,8 @@ def _libcrypto() -> ctypes.CDLL:
         ("EVP_CipherFinal_ex", c_int, (c_void_p, c_void_p, c_void_p)),
     ):
         function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+        function.restype = result
+        function.argtypes = arguments
     return library
 
 

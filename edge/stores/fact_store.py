@@ -129,7 +129,8 @@ class FactStore:
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         """The facts to send: first those that a caller may wait for, then Events, each the oldest first."""
-        facts, events = {}, {}
+        facts = {}
+        events = {}
         for ref, item in self._stored.items():
             if ref.kind not in PASSING_KINDS:
                 facts[ref] = item.stamp
@@ -207,10 +208,12 @@ class FactStore:
     async def _write_all(self) -> None:
         try:
             while self._unwritten:
-                self._batch, self._unwritten = self._unwritten, {}
+                self._batch = self._unwritten
+                self._unwritten = {}
                 if not await self._writer.persist(list(self._batch.values())):
                     return
-                batch, self._batch = self._batch, {}
+                batch = self._batch
+                self._batch = {}
                 self._show(batch)
         finally:
             self._task = None

@@ -77,7 +77,8 @@ class ObjectStore:
         for kind, namespace, name, uid, version, body in database.execute(
             "SELECT kind, namespace, name, uid, version, body FROM objects"
         ):
-            ref, stamp = Ref(kind, namespace, name), Stamp(uid, version)
+            ref = Ref(kind, namespace, name)
+            stamp = Stamp(uid, version)
             if kind not in SEALED_KINDS or self._can_unseal(ref, stamp, body):
                 self._set_stamp(ref, stamp)
             else:
@@ -96,7 +97,9 @@ class ObjectStore:
 
     def start(self, path: Path, writer: DatabaseWriter, reader: sqlite3.Connection) -> None:
         """Begin to serve the loaded objects. `reader` is another connection, for this thread."""
-        self._path, self._writer, self._reader = path, writer, reader
+        self._path = path
+        self._writer = writer
+        self._reader = reader
 
     # ---- for the agent
 
@@ -173,7 +176,8 @@ class ObjectStore:
     async def _store(self, changes: Sequence[Change], ends: int) -> Mapping[int, str] | None:
         # None: the agent ends before the disk has them.
         async with self._order:
-            now, refused = self._clock(), self._beyond_limit(changes)
+            now = self._clock()
+            refused = self._beyond_limit(changes)
             taken = [change for change in changes if change.seq not in refused]
             if not await self._writer.persist([self._statement(change, now) for change in taken]):
                 return None
@@ -187,7 +191,8 @@ class ObjectStore:
             return {change.seq: why for change in changes if isinstance(change, Put)}
         if len(self._stamps) + len(changes) <= MOST_OBJECTS:
             return {}
-        there, refused = set(self._stamps), {}
+        there = set(self._stamps)
+        refused = {}
         for change in changes:
             if isinstance(change, Drop):
                 there.discard(change.ref)

@@ -28,7 +28,9 @@ class CallInputs:
     """Reads the inputs from the store."""
 
     def __init__(self, objects: ObjectStore, *, node: str, clock: Clock) -> None:
-        self._objects, self._node, self._clock = objects, node, clock
+        self._objects = objects
+        self._node = node
+        self._clock = clock
 
     def to_stage(self, volume: Volume, *, driver_stages: bool) -> Inputs:
         """Return the inputs of NodeStageVolume; without secrets if the driver does not stage."""
@@ -108,7 +110,8 @@ class CallInputs:
         return Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._node))
 
     def _attached(self, body: Mapping[str, Any], volume: Volume, name: str) -> dict[str, str]:
-        spec, status = body["spec"], body.get("status") or {}
+        spec = body["spec"]
+        status = body.get("status") or {}
         source = (spec.get("source") or {}).get("persistentVolumeName")
         if (spec.get("attacher"), spec.get("nodeName"), source) != (volume.driver, self._node, volume.name):
             raise NotReady(f"VolumeAttachment {name} is not for PV {volume.name}, driver {volume.driver} and this node")
@@ -127,7 +130,8 @@ class CallInputs:
             why = f"cannot be created: {problem}" if problem else "is not known to this node"
             raise NotReady(f"the token of {whose} {why}")
         try:
-            token, until = str(given["token"]), str(given["expirationTimestamp"])
+            token = str(given["token"])
+            until = str(given["expirationTimestamp"])
             expires_at = datetime.fromisoformat(until).timestamp()
         except (KeyError, ValueError):
             raise NotReady(f"the token of {whose} is malformed") from None

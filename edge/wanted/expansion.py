@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from common.status import Code
 from edge.volumes import BoundClaim
 
-PENDING, IN_PROGRESS, INFEASIBLE = "NodeResizePending", "NodeResizeInProgress", "NodeResizeInfeasible"
+PENDING = "NodeResizePending"
+IN_PROGRESS = "NodeResizeInProgress"
+INFEASIBLE = "NodeResizeInfeasible"
 
 _INFEASIBLE_CODES = {Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.NOT_FOUND}
 
@@ -39,7 +41,8 @@ def plan_expansion(claim: BoundClaim, *, volume_bytes: int, known_bytes: int, mo
     if claim.status_bytes >= volume_bytes if mounting else not 0 < known_bytes < volume_bytes:
         return _finish(claim, volume_bytes, known_bytes)
     if not claim.resize_status and claim.allocated_bytes is None:
-        knows, is_done = claim.status_bytes >= volume_bytes, known_bytes >= volume_bytes
+        knows = claim.status_bytes >= volume_bytes
+        is_done = known_bytes >= volume_bytes
         return ExpansionPlan(claim=claim, required_bytes=volume_bytes, is_done=is_done, legacy=True, claim_knows=knows)
     required = claim.allocated_bytes or volume_bytes
     is_done = known_bytes >= required

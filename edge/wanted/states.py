@@ -170,13 +170,15 @@ class VolumeStates:
 
     def rows(self) -> list[Row]:
         """All rows that were on disk. The agent calls this once, when it starts."""
-        rows, self._found = self._found, []
+        rows = self._found
+        self._found = []
         return rows
 
     async def put(self, row: Row) -> None:
         """Write a row; return once the disk has it, else raise NotReady. Cancelling does not undo it."""
         values = {**asdict(row), "error": row.error[:_LONGEST_ERROR]}
-        columns, marks = ", ".join(values), ", ".join("?" * len(values))
+        columns = ", ".join(values)
+        marks = ", ".join("?" * len(values))
         statement = f"INSERT OR REPLACE INTO {_TABLES[type(row)]} ({columns}) VALUES ({marks})"  # noqa: S608  # our own names
         await self._commit(statement, tuple(values.values()))
 

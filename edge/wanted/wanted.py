@@ -41,7 +41,9 @@ class Wanted:
         complain: Callable[[str], None],
     ) -> None:
         """`own_labels` returns the drivers' topology, which the Node object may not have yet."""
-        self._objects, self._own_labels, self._complain = objects, own_labels, complain
+        self._objects = objects
+        self._own_labels = own_labels
+        self._complain = complain
         self._context = NodeContext(find_object=objects.get, node=node, selinux=selinux, opt_in=opt_in)
         self._node_ref = Ref("Node", "", node)
         self._node_labels: dict[str, str] = {}

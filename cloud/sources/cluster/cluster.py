@@ -100,7 +100,9 @@ class Cluster(Source):
 
         Raises KubeError if the object has no name.
         """
-        ref, fields, rules = _identify(kind, body), Fields(body), KINDS[kind]
+        ref = _identify(kind, body)
+        fields = Fields(body)
+        rules = KINDS[kind]
         metadata = fields.part("metadata")
         try:
             check_metadata(fields, rules=rules)
@@ -114,7 +116,8 @@ class Cluster(Source):
                     self._unready(ref.name)
         except ValueError as error:  # a FieldError, or a text that UTF-8 cannot encode
             self._refuse(ref, str(error))
-            known, uid = self.item(ref), metadata.body.get("uid")
+            known = self.item(ref)
+            uid = metadata.body.get("uid")
             is_another = known is not None and isinstance(uid, str) and uid not in {"", known.stamp.uid}
             return ref, None if is_another else known
         self._problems.pop(ref, None)
@@ -157,7 +160,8 @@ class _Copy:
     """One kind of a cluster's objects (`reflector.KindCache`)."""
 
     def __init__(self, kind: str, cluster: Cluster) -> None:
-        self._kind, self._cluster = kind, cluster
+        self._kind = kind
+        self._cluster = cluster
         self._listed: dict[Ref, Item | None] = {}
 
     def begin(self) -> None:
@@ -168,7 +172,8 @@ class _Copy:
         self._listed[ref] = item
 
     def end(self) -> None:
-        listed, self._listed = self._listed, {}
+        listed = self._listed
+        self._listed = {}
         self._cluster.listed(self._kind, listed)
 
     def take(self, body: Mapping[str, Any], *, is_gone: bool) -> None:

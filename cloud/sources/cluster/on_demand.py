@@ -72,7 +72,8 @@ class OnDemand:
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         """`found` gets each result: an object, a stand-in, or None. It raises KubeError if that is no valid object."""
-        self._getter, self._found = getter, found
+        self._getter = getter
+        self._found = found
         self._queue: WorkQueue[Ref] = WorkQueue(self._get, at_once=_AT_ONCE, later=later)
         self.close = self._queue.close
         self._context = copy_context()  # of the reads: their log lines are not of the node that used an object first

@@ -60,7 +60,10 @@ class Reflector:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.trouble = ""  # the reason why the copy may be out of date, in a sentence; empty while it is up to date
-        self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
+        self._api = api
+        self._resource = resource
+        self._copy = copy
+        self._pause = pause
         self._logged = ""  # the trouble that the log has reported last
         self._version = ""
         self._failures = 0
@@ -91,7 +94,8 @@ class Reflector:
 
     async def _list(self) -> None:
         self._copy.begin()
-        more, limit = "", PAGE
+        more = ""
+        limit = PAGE
         while True:
             try:
                 page = await self._api.list(self._resource, limit=limit, more=more)
@@ -100,7 +104,8 @@ class Reflector:
                     raise
                 # The server has forgotten the state of the first parts: list all in one part.
                 self._copy.begin()
-                more, limit = "", 0
+                more = ""
+                limit = 0
                 continue
             for body in page.items:
                 self._copy.add(body)

@@ -30,7 +30,10 @@ from common.objects.quantity import parse_bytes
 
 _HOSTNAME: Final = "kubernetes.io/hostname"
 
-CLAIM, VOLUME, POD, NODE = "PersistentVolumeClaim", "PersistentVolume", "Pod", "Node"
+CLAIM = "PersistentVolumeClaim"
+VOLUME = "PersistentVolume"
+POD = "Pod"
+NODE = "Node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,9 @@ def bind(entries: Mapping[Ref, Entry], told: NodeReports, last: Bound) -> Bound:
 class _Binding:
     def __init__(self, bodies: Mapping[Ref, Body], told: NodeReports, kept: Pairs) -> None:
         self.problems: dict[str, str] = {}
-        self._told, self._bodies, self._kept = told, bodies, kept
+        self._told = told
+        self._bodies = bodies
+        self._kept = kept
         self._volume_of: dict[Ref, Ref] = {}  # the volume that each claim is bound to
         self._claim_of: dict[Ref, Ref] = {}
         self._users = self._claim_users()
@@ -144,7 +149,8 @@ class _Binding:
 
     def _kept_pairs(self) -> list[tuple[Ref, Ref]]:
         refs = {self._key(ref): ref for kind in (CLAIM, VOLUME) for ref in self._refs(kind)}
-        volume_of, claim_of = self._kept.volume_of, self._kept.claim_of
+        volume_of = self._kept.volume_of
+        claim_of = self._kept.claim_of
         pairs = {*volume_of.items(), *((claim, volume) for volume, claim in claim_of.items())}
         last = [it for it in sorted(pairs) if (volume_of.get(it[0], it[1]), claim_of.get(it[1], it[0])) == it[::-1]]
         return [(refs[claim], refs[volume]) for claim, volume in last if refs.keys() >= {claim, volume}]
@@ -172,7 +178,8 @@ class _Binding:
         return sorted(written, key=lambda pair: (pair[0].namespace, pair[0].name, pair[1].name))
 
     def _mismatch(self, claim: Ref, volume: Ref) -> str:
-        wanted, given = self._bodies[claim], self._bodies[volume]
+        wanted = self._bodies[claim]
+        given = self._bodies[volume]
         names_claim = bool(given["spec"].get("claimRef"))
         if names_claim and wanted["spec"].get("volumeName"):
             return ""  # both name each other, and their author knows why
@@ -182,7 +189,8 @@ class _Binding:
         return claim not in self._volume_of and self._key(claim) in self._kept.volume_of
 
     def _may_have(self, claim: Ref, volume: Ref) -> bool:
-        wanted, given = self._bodies[claim], self._bodies[volume]
+        wanted = self._bodies[claim]
+        given = self._bodies[volume]
         is_match = not matching.mismatch(wanted, given) and matching.is_selected(wanted, given)
         return is_match and self._fits_users(claim, given)
 
@@ -223,7 +231,8 @@ class _Binding:
         return _with(claim, spec={"volumeName": volume.name}, status={**status, "capacity": capacity})
 
     def _told_of(self, claim: Ref, volume: Ref) -> list[ClaimStatus]:
-        uid, users = self._bodies[claim]["metadata"]["uid"], self._users.get(claim, set())
+        uid = self._bodies[claim]["metadata"]["uid"]
+        users = self._users.get(claim, set())
         return [
             told
             for told in self._told.claims.get(claim, ())
@@ -254,7 +263,8 @@ class _Binding:
     def _node(self, ref: Ref) -> Body:
         made_up = {"apiVersion": "v1", "kind": NODE, "metadata": {"name": ref.name, "uid": made_up_uid(ref)}}
         body = self._bodies.get(ref, made_up)
-        written, told = body["metadata"], self._told.nodes.get(ref.name, {}).get("metadata", {})
+        written = body["metadata"]
+        told = self._told.nodes.get(ref.name, {}).get("metadata", {})
         labels = {**told.get("labels", {}), _HOSTNAME: ref.name, **written.get("labels", {})}
         annotations = {**written.get("annotations", {}), **told.get("annotations", {})}
         return _with(body, metadata={"labels": labels, **({"annotations": annotations} if annotations else {})})

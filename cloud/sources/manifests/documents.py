@@ -27,14 +27,16 @@ _LARGEST_INTEGER: Final = 2**64  # Kubernetes has no larger one, and Python prin
 
 _SHOWN_CHARS: Final = 60
 
-_STR, _MERGE = "tag:yaml.org,2002:str", "<<"
+_STR = "tag:yaml.org,2002:str"
+_MERGE = "<<"
 
 
 class DocumentError(ValueError):
     """The file cannot be read. `line` counts from 1; `why` is a sentence without values of the file."""
 
     def __init__(self, line: int, why: str) -> None:
-        self.line, self.why = line, why
+        self.line = line
+        self.why = why
         super().__init__(f"line {line}: {why}")
 
 

@@ -83,7 +83,8 @@ class ManifestFiles:
             return
         found = {name: _signature(self._directory / name) for name in ("", *names)}
         if found != self._found:
-            self._found, self._since = found, now.steady
+            self._found = found
+            self._since = now.steady
         if not self._is_settled(now):
             self.unsettled = True
             return

@@ -38,7 +38,9 @@ class Manifests(Source):
         `bindings` is the file of the pairs that are bound. Raises SettingsError if a newer hub wrote it.
         """
         super().__init__()
-        self._directory, self._told, self._bindings = directory, told, bindings
+        self._directory = directory
+        self._told = told
+        self._bindings = bindings
         self._files = ManifestFiles(directory)
         self._bound_from: tuple[object, NodeReports] | None = None  # the last files' objects and reports
         self._last = Bound(pairs=read_pairs(bindings))  # what they gave
@@ -103,5 +105,6 @@ class Manifests(Source):
                 self._last = replace(self._last, problems={**self._last.problems, "bindings": why})
                 return {}
         gone = self._last.items.keys() - bound.items.keys()
-        self._bound_from, self._last = (objects, told), bound
+        self._bound_from = (objects, told)
+        self._last = bound
         return {**dict.fromkeys(gone), **bound.items}

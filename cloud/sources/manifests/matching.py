@@ -27,7 +27,8 @@ def class_of(body: Body) -> str:
 
 def mismatch(claim: Body, volume: Body, *, any_class: bool = False) -> str:
     """Why a claim cannot be bound to a volume, as the rest of a sentence; empty if it can."""
-    wanted, given = claim["spec"], volume["spec"]
+    wanted = claim["spec"]
+    given = volume["spec"]
     if volume["metadata"].get("deletionTimestamp"):
         return "the volume is being deleted"
     if parse_bytes(given["capacity"]["storage"]) < parse_bytes(requested(claim) or 0):
@@ -43,14 +44,16 @@ def mismatch(claim: Body, volume: Body, *, any_class: bool = False) -> str:
 
 
 def is_selected(claim: Body, volume: Body) -> bool:
-    selector, labels = claim["spec"].get("selector") or {}, volume["metadata"].get("labels", {})
+    selector = claim["spec"].get("selector") or {}
+    labels = volume["metadata"].get("labels", {})
     equal = all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
     return equal and all(holds(it, labels.get(it["key"])) for it in selector.get("matchExpressions") or ())
 
 
 def rank(volume: Body) -> tuple[int, int, str]:
     """The order of the volumes that match a claim: the first one is the best."""
-    spec, name = volume["spec"], volume["metadata"]["name"]
+    spec = volume["spec"]
+    name = volume["metadata"]["name"]
     return len(set(spec["accessModes"])), parse_bytes(spec["capacity"]["storage"]), name
 
 
