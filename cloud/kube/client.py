@@ -101,7 +101,7 @@ class KubeError(BridgeError):
     """The API server refused something, or did not answer."""
 
     def __init__(self, what: str, code: int, reason: str, why: str) -> None:
-        self.code = code  # the HTTP status; 0 without an answer
+        self.code = code  # the HTTP status; 0 without an answer that can be used
         self.reason = reason  # the API's word for it, such as `NotFound` (metav1.StatusReason); may be empty
         super().__init__(f"Kubernetes: {what}: {why[:_SHOWN_CHARS]}")
 

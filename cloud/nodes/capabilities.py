@@ -66,7 +66,7 @@ Votes = Sequence[tuple[DriverReport, int]]
 
 
 def voted(votes: Votes, earlier: DriverReport | None) -> DriverReport:
-    """The report that most nodes agree on. `earlier` is the last result for this driver; None: there was none."""
+    """The answers that most nodes agree on, each by itself. `earlier`: the last result for this driver, if any."""
     votes = sorted(votes, key=lambda vote: -vote[1])
     first = votes[0][0]
     answers = {GET_PLUGIN_INFO: _most_common(votes, earlier)}
@@ -74,6 +74,7 @@ def voted(votes: Votes, earlier: DriverReport | None) -> DriverReport:
         answer = _answer(method, kind, votes, earlier)
         if answer is not None:
             answers[method] = answer
+    # Of the largest group, because the record of an offer names a node.
     return DriverReport(first.driver, first.node, answers)
 
 

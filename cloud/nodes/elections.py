@@ -176,8 +176,8 @@ class DriverElection:
     def serving_candidate(self, node: str) -> ServingCandidate:
         member = self._all.fleets.of(self.driver).members.get(node)
         if member is None:
-            return ServingCandidate("is not known any more")
-        candidate = ServingCandidate(_NO_CONTROLLER)
+            return ServingCandidate(unfit="is not known any more")
+        candidate = ServingCandidate(unfit=_NO_CONTROLLER)
         if member.has_controller:
             candidate = self._all.nodes.of(node).serving_candidate(self.driver)
         return candidate._replace(labels=self._all.labels(node))

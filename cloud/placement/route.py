@@ -429,6 +429,7 @@ def _routes(info: CallInfo, fleet: Fleet, nodes: Iterable[str]) -> tuple[Route, 
 def _segment(member: Member | None, mode: str) -> Segment:
     if member is not None and member.lacks_topology:
         return Segment.ADDED
+    # By the CSI spec, no topology in an answer means every node. Only `local` says that nodes have storage of their own.
     if member is not None and member.segments and mode in OF_NODES:
         return Segment.MISSING
     return Segment.AS_IS

@@ -86,7 +86,7 @@ class ForwardedCall(Account, Receiver):
             self.fail(shutting_down("proxy driver"))
         else:
             self.leave()
-        self._call.fail(None)
+        self._call.fail(None)  # with the code of its cancellation
 
     def _taken(self, delivered: bool) -> None:  # noqa: FBT001  # as `common.relay.connection.Taken`
         if self._owed >= 0:

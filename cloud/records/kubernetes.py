@@ -26,10 +26,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from cloud.kube.client import Kube, KubeError, Resource
-from cloud.records.object_copy import PLACE, ObjectCopy, StoredObject, of_other_hub
+from cloud.records.object_copy import ObjectCopy, StoredObject, of_other_hub
 from cloud.records.object_writer import ObjectWriter
 from cloud.records.objects import NODE, PLACEMENT, RESOURCES, STATUS, Path, RecordPlace, place_of, records_in, value_of
-from cloud.records.records import Adopt, Body, Change, Key, Now, RecordKind, read_all
+from cloud.records.records import CLUSTER, Adopt, Body, Change, Key, Now, RecordKind, read_all
 from common.store.database_writer import RETRY_S, WriteFailed
 
 log = logging.getLogger("csi_bridge.hub.records")
@@ -112,7 +112,7 @@ class KubernetesRecords:
 
     def take(self, kind: RecordKind, read: Callable[[Key, Body], T]) -> list[T]:
         found = ((key, json.loads(body)) for key, body in self._found.pop(kind, ()))
-        return read_all(found, read, kind=kind, place=PLACE)
+        return read_all(found, read, kind=kind, place=CLUSTER)
 
     def watch(self, kind: RecordKind, now: Now, adopt: Adopt | None = None) -> None:
         self._owners[kind] = now
@@ -137,7 +137,7 @@ class KubernetesRecords:
         try:
             await self._writer.still_leads()
         except KubeError as error:
-            raise WriteFailed(PLACE, str(error)) from error
+            raise WriteFailed(CLUSTER, str(error)) from error
 
     async def close(self) -> None:
         """Make one more attempt at the waiting writes, and end. Of a status, only the removal counts."""
@@ -259,9 +259,9 @@ class KubernetesRecords:
 
     def _note(self, why: str) -> None:
         if why and why != self.trouble:
-            log.error("%s cannot be written; it is tried again: %s", PLACE, why)
+            log.error("%s cannot be written; it is tried again: %s", CLUSTER, why)
         elif self.trouble and not why:
-            log.info("%s are written again", PLACE)
+            log.info("%s are written again", CLUSTER)
         self.trouble = why
 
     # ---- changes of others -------------------------------------------------------------------------------------------
@@ -330,5 +330,5 @@ def _error_of(write: _WaitingChange) -> WriteFailed | None:
 
 def _fail(write: _WaitingChange, why: str) -> None:
     if write.done is not None and not write.done.done():
-        write.done.set_exception(WriteFailed(PLACE, why))
+        write.done.set_exception(WriteFailed(CLUSTER, why))
         write.done.exception()  # a caller that has left does not hear of it

@@ -22,13 +22,12 @@ from typing import Any, Final
 
 from cloud.kube.client import Kube, KubeError, Resource
 from cloud.records.objects import GROUP, Path, place_of, records_in
-from cloud.records.records import Body, Key, RecordKind, damaged
+from cloud.records.records import CLUSTER, Body, Key, RecordKind, damaged
 from cloud.sources.cluster.reflector import Reflector
 from common.errors import SettingsError
 
 log = logging.getLogger("csi_bridge.hub.records")
 
-PLACE: Final = "the records in the cluster"  # their name in messages
 HUB: Final = f"{GROUP}/hub"  # the label of objects that belong to no namespace: the namespace of their hub's Lease
 _READ: Final = f"{GROUP}/read"  # the annotation that a hub changes when it begins to lead
 
@@ -194,11 +193,11 @@ class ObjectCopy:
             for kind, key, found in records_in(self.resource, body):
                 place = place_of(kind, key)
                 if place.name != name:
-                    it.damage = damaged(PLACE, f"{self.resource.kind} {name} has the record of {place.name}")
+                    it.damage = damaged(CLUSTER, f"{self.resource.kind} {name} has the record of {place.name}")
                 it.records[place.path] = kind, key
                 it.bodies += (json.dumps(found, ensure_ascii=False),)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            it.damage = damaged(PLACE, f"{self.resource.kind} {name} cannot be read: {error!r}")
+            it.damage = damaged(CLUSTER, f"{self.resource.kind} {name} cannot be read: {error!r}")
         return it
 
     async def _pause(self, wait_s: float) -> None:

@@ -19,7 +19,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from common.errors import CallError, SettingsError, order_refused
 from common.store.database_writer import WriteFailed
@@ -27,6 +27,8 @@ from common.store.database_writer import WriteFailed
 Key = tuple[str, ...]
 Body = dict[str, Any]
 T = TypeVar("T")
+
+CLUSTER: Final = "the records in the cluster"  # their name in messages; that of a file is its path
 
 
 class RecordKind(StrEnum):
@@ -131,9 +133,9 @@ def not_durable(what: str, error: WriteFailed) -> CallError:
 
 
 def damaged(place: str, why: str) -> SettingsError:
-    """The error of records that cannot be read. `place` is a file, or the cluster."""
+    """The error of records that cannot be read. `place` is a file, or `CLUSTER`."""
     return SettingsError(
-        "--state-dir" if place.startswith("/") else "--kubeconfig",
+        "--kubeconfig" if place == CLUSTER else "--state-dir",
         place,
         f"is damaged: {why}; put back a copy of it. Without one, remove it: then the hub starts without it "
         f"(docs/recovery.md#after-a-crash-a-reboot-or-a-loss)",

@@ -116,7 +116,7 @@ class SyncServer:
         async with order:
             try:
                 await _tried(note_machine, f"the machine of node {node} cannot be stored")
-            except ValueError as error:
+            except ValueError as error:  # no room for what its earlier machines had in use
                 raise not_carried("a sync stream", str(error)) from error
 
     @contextmanager

@@ -280,6 +280,7 @@ def _request_key(request: bytes) -> ec.EllipticCurvePublicKey:
         is_valid = parsed.is_signature_valid
     except _UNREADABLE as error:
         raise HandshakeRefused(RefusedFor.REQUEST, "the certificate request cannot be read") from error
+    # The agent makes no other key (`edge.identity.key_maker`).
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise HandshakeRefused(RefusedFor.REQUEST, "the certificate request's key is not an EC key on P-256")
     if not is_valid:

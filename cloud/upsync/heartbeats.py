@@ -164,6 +164,7 @@ class Heartbeats:
 
     async def _renew(self, node: str, heart: _Heart, metadata: Body | None = None) -> None:
         await self._turn()
+        # The API server refuses the change if another Lease has this name by now: the hub then looks at the Node.
         change = {"metadata": {"uid": heart.lease, **(metadata or {})}, "spec": self._lease_spec(node, heart)}
         await self._api.patch(_LEASES, node, change, LEASES)
 

@@ -324,6 +324,7 @@ class AwaitedCall(AnswerReceiver):
         """Cancel the call, unless it is over. Messages that were not read are dropped."""
         self._messages.clear()
         if self._call is not None:
+            # Not `cancel` of the call: a coroutine that awaits a message must wake, and gets this error.
             self._call.fail(VendorConnectionError("CSI Bridge cancelled the call", sent=True))
 
     # The call's side.

@@ -29,6 +29,7 @@ from common.store.files import unused
 log = logging.getLogger("csi_bridge.database")
 
 _BUSY_S = 5.0  # how long a statement waits for another connection's lock
+_READ_BUSY_S = 1.0  # a reader may run on the event loop, which waits with it
 _CACHE_KIB = 512  # of each connection; SQLite's default is 2 MiB, and a process has up to six connections
 
 
@@ -95,7 +96,7 @@ def refuse_newer(path: Path, schema: Schema) -> None:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=1.0)
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_READ_BUSY_S)
     try:
         _bound_cache(connection)
     except BaseException:

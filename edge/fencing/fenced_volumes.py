@@ -91,8 +91,10 @@ def _why_not_device(mount: Mount, mounts: Sequence[Mount]) -> str:
             return "its device can be mapped past the page cache (DAX)"
     if mount.fs_type == "ext4" and not (_JOURNALS / f"{folder.name}-8").exists():  # 8: EXT4_JOURNAL_INO
         return "its ext4 has no journal of its own in it"
+    # The kernel writes a swap file's blocks past the file system, so a shutdown does not stop it.
     for line in _SWAPS.read_text().splitlines()[1:]:
         path, kind, *_ = line.split()
+        # "": the swap file's mount is not in this mount table.
         if kind == "file" and _covering(path, mounts) in {mount.device, ""}:
             return f"a swap file is in use that may be in it ({path})"
     return ""

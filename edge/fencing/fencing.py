@@ -249,10 +249,14 @@ class Fencing:
                 await self._end_call(key, call)
 
     async def exempt(self, key: VolumeKey, why: str) -> None:
-        """Fence a volume no more: it cannot be fenced, or must not be. The hub has stored the change on return."""
+        """Fence a volume no more: it cannot be fenced, or must not be.
+
+        On return the hub has stored that the volume is not `staged`: so it never gives it away by time.
+        """
         state = self._volumes.get(key)
         if state is None:
             return
+        # First without its file system: from then on the thread cannot fence it. A fence that came first raises here.
         with self._reporting_staging(state):
             await self._wait_until_stored()
             await self._change(key, replace(state.plan_entry, file_system=None), NotReady)

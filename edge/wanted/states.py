@@ -220,6 +220,7 @@ def _row(kind: type[Row], values: tuple[Any, ...]) -> Row:
     }
     # A state that this agent does not know proves nothing about the mount.
     given["state"] = State.DONE if given["state"] == State.DONE else State.UNCERTAIN
+    # Another value comes only from a newer schema, and the file of a newer schema is refused.
     if "handover" in given:
         given["handover"] = Handover(given["handover"])
     return kind(**given)

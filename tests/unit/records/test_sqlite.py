@@ -57,6 +57,16 @@ async def test_a_damaged_file_stops_the_hub_says_what_to_do_and_keeps_its_name(t
     assert (tmp_path / "state.db").read_bytes() == before
 
 
+async def test_a_damaged_file_of_a_relative_state_directory_blames_that_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("state").mkdir()  # noqa: ASYNC240
+    Path("state/state.db").write_bytes(b"no database" * 1_000)  # noqa: ASYNC240
+    with pytest.raises(SettingsError, match=r"^--state-dir=state/state.db: is damaged"):
+        SqliteRecords(Path("state"))
+
+
 async def test_a_file_of_a_newer_hub_stops_the_hub(tmp_path: Path) -> None:
     await SqliteRecords(tmp_path).close()
     with database(tmp_path) as it:
