@@ -165,9 +165,8 @@ def _warn_of_few_descriptors(settings: HubSettings) -> None:
     # Connections could take the last descriptors, which the hub needs for its own files.
     of_sidecars = MAX_CONNECTIONS * len(settings.serve)
     needed = settings.max_connections + settings.max_handshakes + of_sidecars + _OWN_DESCRIPTORS
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[
-        0
-    ]  # the soft limit, which `cli.process` has raised to the hard one
+    # The soft limit, which `cli.process` has raised to the hard one.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most != resource.RLIM_INFINITY and most < needed:
         log.warning(
             "the system allows %d open files (ulimit -Hn, LimitNOFILE), and all connections may need %d: raise it, or "

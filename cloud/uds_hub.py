@@ -8,13 +8,14 @@ Rules:
 * Peers connect and disconnect in any order. The hub opens no connection to a peer.
 * Each kind of stream has its own module. `hub_parts` registers a function for each role and kind (`add`). Calls have no
   entry: `called` serves them without a task.
-* A hub that has lost its Lease sends nothing more: a call or an acknowledgement that has waited would come late.
+* A hub that has lost its Lease sends nothing more, not even a call or an acknowledgement that has waited: another
+  hub may lead by then.
 * A pong renews an agent's lease from the time its ping was sent. Before each pong the hub reads its own Lease, because
-  after a pause of its machine its clocks do not show that another hub leads. So no agent's lease outlives the next
-  hub's start by more than its own length, and the next hub waits that long.
+  after a pause of the machine its clock does not show that another hub leads. So when the next hub starts, an agent's
+  lease has at most its full length left, and the next hub waits that long.
 * A hub that stops refuses new peers and new streams, and waits until the open streams have ended. If another hub takes
-  over, it ends the callers' links instead, and their retries join the operations at the agents. The nodes' links end
-  last, after the Lease is released: by then most agents follow the other hub.
+  over, the old hub ends the callers' links instead, and the callers' retries join the operations at the agents. The
+  nodes' links end last, after the Lease is released: by then most agents follow the new hub.
 * A standby (`cloud.standby`) accepts links with epoch 0. When it begins to lead, the hub judges each link as if its
   hello had just arrived.
 """
@@ -132,6 +133,7 @@ class Hub(LinkHandler):
 
     def _welcome(self, link: Link) -> None:
         is_agent = link.context.role is Role.EDGE
+        # By the mark that an agent shows, a hub notices that its records were lost (`cloud.leadership.incarnation`).
         mark = self._incarnation.meet(link.peer.name, link.peer.mark) if is_agent else ""
         link.accept(self._incarnation.epoch, mark)
 
@@ -147,7 +149,7 @@ class Hub(LinkHandler):
         if role is Role.EDGE:
             self._credentials.check_node(link.peer.name, link.peer_identity)
             replaced = self._nodes.connect(link.peer, link)
-            # Last: it makes the node's earlier certificates void, and a refused link must not do that.
+            # After all checks: this voids the node's earlier certificates, and a refused link must not do that.
             self._credentials.admitted(link.peer.name, link.peer_identity)
             if replaced is not None:
                 before = replaced.peer_identity.address
@@ -196,6 +198,7 @@ class Hub(LinkHandler):
                     log.debug(
                         "the hub cannot confirm its Lease, so it renews no agent's lease, and tries again: %s", error
                     )
+                    # Ask again for these. A ping that came meanwhile replaces the earlier one of its link.
                     self._pings = {link: number for link, number in pings.items() if not link.over} | self._pings
                 else:
                     for link, number in pings.items():

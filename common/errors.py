@@ -110,7 +110,7 @@ class CallError(BridgeError):
         code: the caller's gRPC code.
         is_unsent: whether the agent has surely sent nothing of this call to the driver. An earlier call of the same
             operation may have been sent all the same.
-        node: the node for which the hub counts a call that fails before it goes to one; may be empty.
+        node: if the hub sent the call to no node, the node for which its metrics count it; may be empty.
     """
 
     def __init__(self, text: str, *, code: Code = Code.UNAVAILABLE, is_unsent: bool = False, node: str = "") -> None:
@@ -206,7 +206,7 @@ def node_offline(node: str, since: float) -> CallError:
 
 
 def driver_missing(driver: str, node: str, service: str = "") -> CallError:
-    """The node is connected, but its agent does not know the driver, or no socket of it that serves the call."""
+    """The node is connected, but its agent knows no such driver, or no socket of the driver that serves the call."""
     wanted = f"{driver} that serves {service}" if service else driver
     return CallError(
         f"edge node {node} is connected but has no driver {wanted}; check that the driver runs there and that the "

@@ -95,7 +95,7 @@ class Hello:
     session_window_bytes: int  # the same for all streams together
     max_streams: int  # how many of the peer's streams it keeps at once
     placement: str = ""  # from a proxy driver: that of its driver's volumes; empty leaves it to the hub
-    beside: bool = False  # the sender's earlier link lives, and the sender drains it once this one is accepted
+    beside: bool = False  # the sender's earlier link lives; the side that opens the calls drains it
     # From an agent that heeds `Open.epoch`: it cancels calls with one once it has been without its hub for so long
     # (`--controller-lease`). 0: it knows no epochs, so no election may choose it.
     controller_lease_s: int = 0

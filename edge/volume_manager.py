@@ -2,11 +2,12 @@
 
 Rules:
 
-* Nothing is polled: changed objects, changed drivers and the end of a pod's grace period wake the tasks they concern.
+* Changed objects, changed drivers and the end of a pod's grace period wake the tasks they concern. Only unreadable
+  objects and directories of an earlier run are polled.
 * At start, the manager trusts the rows in the agent's database if the mount table agrees with them. A volume without a
   row may have directories on the disk. Its task mounts it again if a pod wants it, else unmounts it
   (docs/csi-contract.md#volumes-found-after-a-restart).
-* If a pod is missing in the store, it may only not have arrived yet. So its volumes are unmounted only if the store has
+* A pod that is missing in the store may still arrive. So its volumes are unmounted only if the store has
   once had all of the hub's objects, perhaps in an earlier run. For a volume without a row, the store must have had them
   since the present start (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
 """
@@ -71,20 +72,20 @@ class VolumeManager:
         self._fencing = host.fencing
         self._clock = host.clock
         self.wanted = host.wanted
-        self._users = host.users
+        self._users = host.users  # by volume: the uids of the pods that want it now
         host.changed = self._tell_subscribers
         host.use_changed = self._tell_in_use
         self._volumes: dict[VolumeKey, VolumeTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted_by_pod: dict[str, set[VolumeKey]] = {}  # by pod uid: the volumes that the pod wants now
         self._leftovers = Leftovers(host, self._volumes)
-        self._unresolved: dict[str, dict[str, _UnresolvedVolume]] = {}
+        self._unresolved: dict[str, dict[str, _UnresolvedVolume]] = {}  # by pod uid and volume name
         self._told_in_use: list[str] = []
         self._subscribers: list[Callable[[], None]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
         # The drivers' states at the last change of a driver, by name: only tasks whose driver differs retry.
         self._driver_states: dict[str, object] = {}
-        self._is_in_step = False
+        self._is_in_step = False  # whether the store had all of the hub's objects when last checked
         self._running = False
         self._started_at = self._clock.time()
 
@@ -99,7 +100,7 @@ class VolumeManager:
         await self._fencing.release_others(
             key for key, volume in self._volumes.items() if volume.rows.device is not None
         )
-        # No key: a volume with `fence` has an attachment, which already keeps other nodes off.
+        # None: no check that other nodes lack the volume. With `fence` it has an attachment, which keeps them off.
         acked = partial(self._host.in_use_acked, None)
         self._fencing.subscribe(self._fencing_changed, self._host.in_use_changed, acked)
         if self._objects.ever_in_step:  # claims may have been deleted while the agent did not run
@@ -311,11 +312,11 @@ class VolumeManager:
         users = () if self._fencing.is_fenced(key) else sorted(self._users[key])
         wants = {}
         for uid in users:
-            pod = self.wanted.of(uid)
-            if pod is None:
+            of_pod = self.wanted.of(uid)
+            if of_pod is None:
                 continue
-            for want in pod.volumes:
-                if want.volume.key == key and self._may_begin(pod, want):
+            for want in of_pod.volumes:
+                if want.volume.key == key and self._may_begin(of_pod, want):
                     wants[target_for(want)] = want
         if not self._users[key]:
             del self._users[key]
@@ -344,7 +345,8 @@ class VolumeManager:
         self._tasks.discard(task)
         volume.running = False
         if task.cancelled() or task.exception() is not None:
-            if not task.cancelled():  # a closing loop cancels all tasks, and a new one would be left in it
+            # A closing loop cancels all tasks, so the restart waits: a new task would be left in that loop.
+            if not task.cancelled():
                 log.error("the task of volume %s failed", volume.key, exc_info=task.exception())
             self._set_timer(f"restart {volume.key}", _RESTART_S, lambda: self._run_task(volume))
         elif not volume.is_over:
@@ -421,7 +423,7 @@ class VolumeManager:
     # ---- in step -----------------------------------------------------------------------------------------------------
 
     def _update_in_step(self) -> None:
-        # Some steps wait until the store is complete, also on a new link.
+        # Some steps wait until the store is complete. A new link makes it incomplete for a while.
         if self._objects.in_step == self._is_in_step:
             return
         self._is_in_step = self._objects.in_step

@@ -15,15 +15,15 @@ Rules:
 * Memory changes at once. `_write` returns the write, so a caller can wait for it. `_put` returns nothing, and the
   records retry it.
 * A failed write may have written the first few of its rows. Each write is ordered so that any prefix of it is safe.
-* A call that the hub places is in the records before it is sent, and its final answer before the caller gets it. So a
-  name costs two writes, and one more when its thing is deleted. If the second one fails, the name stays open in the
-  records, and the caller asks again.
+* When the hub places a call, it records the call before a node gets it, and the final answer before the caller gets it.
+  So a name costs two writes, and one more when its thing is deleted. If the write of the answer fails, the name stays
+  open in the records, and the caller asks again.
 * A create that the caller pins to a node waits for no write. The records get it only if its outcome is in doubt, or if
   nobody took its answer. Until then only memory has it, and a killed hub forgets it. That is safe as long as the caller
   pins all creates of a name to one node.
 * A claim that the records have as open is in doubt when the hub starts.
 * No record holds a list. After a restart, an id that only a list named is unknown until its node lists again; the
-  node's mark says that it had some.
+  node's mark says that it had such ids.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from cloud.claims.ledger import Ledger, read
 from cloud.claims.recent import Recent
 from cloud.claims.requests import LONGEST_CHARS, about, deletion_of
 from cloud.claims.rules import Thing
-from cloud.records.records import Body, Change, Key, RecordKind, Records
+from cloud.records.records import CLUSTER, Body, Change, Key, RecordKind, Records
 from common.errors import CallError, name_elsewhere, no_place
 from common.store.database_writer import WriteFailed
 
@@ -171,11 +171,12 @@ class Claims:
         has_new_doubt = claim.in_doubt and not claim.is_confirmed
         if has_new_doubt:
             claim.is_kept = True
+        # `Book.end_attempt` clears `is_kept` when no call of the name is open any more.
         if has_new_doubt or (was_kept and not claim.is_kept):
             self._put(driver, claim)
 
     def free(self, driver: str, names: Iterable[str]) -> None:
-        """Free names whose outcome does not matter any more. One with calls under way stays."""
+        """Free names whose outcome does not matter any more. A name with calls under way stays."""
         book = self._books[driver]
         for claim in [book.claims[name] for name in names if name in book.claims]:
             if not claim.running:
@@ -190,7 +191,7 @@ class Claims:
     def check(self, write: "asyncio.Future[None]", driver: str = "", claim: Claim | None = None) -> None:
         """Check a write that has ended.
 
-        Pass `claim` after `record_made`: if its node was forgotten meanwhile, the claim's row is overwritten.
+        Pass `claim` after `record_made`: if another claim has taken its name meanwhile, that one is written again.
 
         Raises:
             CallError: the write has failed. The records have the claim as open, and things as they were.
@@ -262,8 +263,9 @@ class Claims:
     ) -> "asyncio.Future[None]":
         """Record that a node has deleted things. Returns the write, for `check`.
 
-        `settles`: an operator orders the deletion. If other nodes have the id too, and this node has it from a list at
-        most, only its list entry goes and no deletion is recorded: the id then belongs to the other nodes.
+        `settles`: an operator orders the deletion. If other nodes have the id too, and at this node
+        only a list could name it, the hub drops the list entry and records no deletion: the id then belongs to the
+        other nodes.
 
         An id that the node was not known to have is not recorded if it is too long, or if the driver had `MOST_GONE`
         deletions within the last hour: callers can invent any number of ids.
@@ -300,8 +302,8 @@ class Claims:
 
         `began` and `at` are when the list was asked for, in wall-clock and in monotonic seconds.
 
-        A list with ids that no claim has counts once the records have the node's mark: else a hub that ends could
-        forget that the node had things.
+        If some ids are in no claim, the list counts only when the records have the node's mark: else a hub that
+        ends could forget that the node had things.
 
         Raises:
             CallError: the lists of the node are too large together (`MOST_LISTED_BYTES`), or the mark cannot be
@@ -353,8 +355,8 @@ class Claims:
         If the node had things, the hub marks it (`Mark.FORGOTTEN`). If they are given up, it drops such a mark instead.
 
         Raises:
-            CallError: the records still have some of the rows. They lose them as soon as they can be written, or with
-                the next such order.
+            CallError: the records still have some of the rows. The hub removes these rows as soon as it can write, or
+                with the next such order.
         """
         set_marks = list[Change]()
         rows = list[Change]()
@@ -366,7 +368,7 @@ class Claims:
             claims, had = book.forget(node)
             mark = Mark.FORGOTTEN if had and not is_given_up else None
             book.mark(node, mark)
-            # Also if it is empty: the hub knows the node until the records have the change (`knows`).
+            # An empty set stays, too: by it the hub knows the node until the records have the change (`knows`).
             outdated = self._outdated_rows.setdefault((driver_name, node), set())
             names[driver_name] = {claim.name for claim in claims} | outdated
             rows += [self._record((driver_name, name)) for name in names[driver_name]]
@@ -435,9 +437,9 @@ class Claims:
             return True
         claim = self.book(driver).claims.get(name)
         is_call = late.is_open and not late.ids
-        # An open create of local storage is kept: its node may still carry it out. An open create of shared storage (it
-        # alone has a machine), and an open call that is no create (it alone is about a thing), are dropped: a second
-        # node does no harm there. Kept, it could stay open for ever, as a caller that has its answer does not retry.
+        # Keep an open create of local storage: its node may still carry it out. Drop an open create of shared storage
+        # (`late.machine`) and an open call about a thing (`about`): a second node does no harm there. Such a claim
+        # could stay open for ever, because a caller that has its answer does not retry.
         if claim is None and is_call and (late.machine or about(name) is not None):
             self._records.put(Change(RecordKind.CLAIM, key, None))
         elif claim is None:
@@ -493,7 +495,8 @@ async def _written(write: "asyncio.Future[None]") -> None:
 
 
 def _not_kept(error: WriteFailed) -> CallError:
+    remedy = "" if error.place == CLUSTER else ": make room on the disk or repair it"
     return CallError(
         f"the hub cannot record which edge node this is on ({error.place}: {error.why}); retry once the hub can "
-        f"write {error.place} again"
+        f"write {error.place} again{remedy}"
     )

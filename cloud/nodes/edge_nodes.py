@@ -8,9 +8,9 @@ Rules:
 * A report that the judge refuses does not count, and the node gets no call of that driver. An earlier report that
   counted stays. Without it the hub could take another node for the only one that runs the driver.
 * When a link nears its limit of calls, `has_room` keeps the last quarter for drivers with few calls.
-* A node's first report of a driver counts once it is written, and is written again until then: a hub that forgot the
-  node would take another one for the only one that runs the driver. Everything else about nodes is written soon; that
-  a node has not come back since this hub began is written after half a minute, or with the node's fence.
+* A node's first report of a driver counts only when it is in the records, and a failed write is repeated: a hub that
+  forgot the node would take another one for the only one that runs the driver. All other changes count at once, and are
+  written soon; that a node has not come back since the hub's start, half a minute later or with the node's fence.
 * A report that cannot be read changes nothing, for this node or for any other.
 """
 
@@ -66,7 +66,7 @@ class Nodes:
 
     def __init__(self, records: Records, segments: UniqueSegments, metrics: Metrics, *, max_nodes: int) -> None:
         self.leads: Callable[[], bool] = lambda: True
-        self.problems_told: Callable[[str], None] = lambda _node: None  # called when a node may have other problems
+        self.problems_told: Callable[[str], None] = lambda _node: None  # called when a node's problems may have changed
         self.max_nodes = max_nodes  # the most known nodes; a known node may always connect
         self.segments = segments
         self._records = records
@@ -150,7 +150,7 @@ class Nodes:
             self._put(node, write=self.leads(), since=visit.ended, connected=False)
 
     async def report(self, name: str, reports: Iterable[DriverReport]) -> None:
-        """Take the reports of a node's agent about its drivers. An unnamed driver stays known.
+        """Take the reports of a node's agent about its drivers. A driver that is missing there stays known.
 
         Returns when the reports count, or when the first write of a new driver's report has failed; only then are the
         agent's next reports taken. The write goes on if the caller is cancelled.
@@ -194,7 +194,7 @@ class Nodes:
         write = self._write_changes(node, old, new, has_new_segments=has_new_segments)
         for driver, report in new.items():
             if report != old.get(driver) or refused.get(driver) != refused_before.get(driver):
-                self._count(node, driver)
+                self._accept(node, driver)
         note(name, refused_before, refused, self._metrics)
         return write
 
@@ -225,6 +225,7 @@ class Nodes:
         if has_new_segments and not first:
             self._records.put(self.segments.record(node.stored.name))
         if new != old:
+            # A record leaves `DriverReport.away` out. `_write` writes first reports.
             answers_changed = {driver: report.answers for driver, report in new.items()} != {
                 driver: report.answers for driver, report in old.items()
             }
@@ -254,13 +255,13 @@ class Nodes:
         node.unwritten = set()
         node.trouble = ""
         for driver in sorted(written_drivers):
-            self._count(node, driver)
+            self._accept(node, driver)
 
     def _write_again(self, node: KnownNode, failed: asyncio.Future[None]) -> None:
         if node.write is failed and node.unwritten and self._nodes.get(node.stored.name) is node:
             self._write(node)
 
-    def _count(self, node: KnownNode, driver: str) -> None:
+    def _accept(self, node: KnownNode, driver: str) -> None:
         if driver not in node.unwritten:
             self._by_driver.setdefault(driver, set()).add(node.stored.name)
             self._changed(driver, node.stored.name)
@@ -346,7 +347,7 @@ class Nodes:
         return len(self._nodes)
 
     def describe(self) -> Iterator[NodeStatus]:
-        """Every node, in its state at the moment of its turn. Their calls are left out."""
+        """Yield the status of each node, without its calls. It is read when the node's turn comes."""
         for name in sorted(self._nodes):
             node = self._nodes.get(name)
             if node is not None:  # it may be forgotten between two turns
@@ -434,5 +435,5 @@ def _merge(name: str, old: Mapping[str, DriverReport], reports: Mapping[str, Dri
 
 
 def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:
-    # Such as the node's topology while its node plugin is away.
+    # Keep answers that the new report lacks, such as the node's topology while its node plugin is away.
     return replace(report, answers={**former.answers, **report.answers}) if former is not None else report

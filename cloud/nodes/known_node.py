@@ -43,8 +43,8 @@ _CONFLICT_S = 3 * LONGEST_REDIAL_S
 # After this time since its hello, an agent has asked all its drivers. Before, its report may lack some.
 _ASKED_S = 30.0
 
-# Refused drivers that are remembered of a node, apart from drivers that counted before, and drivers with too long
-# answers that are shown. A hostile node can invent thousands.
+# The most refused drivers that the hub remembers of a node; drivers that counted before are not limited. Also the most
+# drivers of a node that are shown with one kind of problem. A hostile node can invent thousands.
 MOST_REFUSED = 20
 
 # If a second link replaces a link of this age or less, the first one was probably alive: an agent needs twice its
@@ -71,11 +71,11 @@ class KnownNode:
     left: Moment  # when its last link ended, or the hub began
     # drivers in `stored` whose first report is not written yet, so that it does not count
     unwritten: set[str] = field(default_factory=set)
-    write: asyncio.Future[None] | None = None  # of such reports, the newest
-    trouble: str = ""  # why the last one failed
-    has_shut_down: bool = False  # said so itself; a drain without calls ends at once, so nobody may have seen it
-    visit: Visit | None = None  # the link that takes new calls; None while it is away
-    earlier: Visit | None = None  # the link beside which that one came, until it ends
+    write: asyncio.Future[None] | None = None  # the newest write of such reports
+    trouble: str = ""  # why the last such write failed; empty if it did not
+    has_shut_down: bool = False  # whether its agent had drained the last link when it ended
+    visit: Visit | None = None  # the link that takes new calls; None while the node is away
+    earlier: Visit | None = None  # the drained link that `visit` came beside; None once it has ended
     rights: tuple[str, ...] = ()  # the drivers that the certificate of the last link names; none: every driver
     refused: Mapping[str, RefusedReport] = field(default_factory=dict)
     conflict: str = ""  # about another machine of this name, which the hub refused at `refused_at`
@@ -219,7 +219,7 @@ class KnownNode:
         live.link.drain(f"{name} goes on over its next link")
 
     def _unfit(self, visit: Visit, driver: str) -> str:
-        # Empty also if the node cannot be elected only for a moment.
+        # Empty if the reason may be over in a moment: `serving_candidate` gives such reasons.
         if visit.link.draining:
             return "drains"
         if not visit.lease_s:
@@ -246,6 +246,7 @@ class KnownNode:
                 f"the hub cannot store that edge node {name} has {drivers}, so the node gets no calls of it until the "
                 f"hub can: {self.trouble}"
             )
+        # An agent sends only the name of a driver whose answers are too large.
         bare = (driver for driver, report in visit.told.items() if not report.answers)
         for driver in islice(bare, MOST_REFUSED):
             yield (
@@ -262,7 +263,7 @@ def comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
 
 
 def _follows(live: Peer, shown: Peer) -> bool:
-    # The hub has issued it later (`cloud.trust.generations`), or both come from files, and this one begins later.
+    # The hub issued `shown` later (`cloud.trust.generations`), or both come from files and `shown` begins later.
     if shown.key == live.key:
         return True
     return (generation_of(shown.uris), shown.not_before) > (generation_of(live.uris), live.not_before)

@@ -3,7 +3,8 @@
 * A pinned call goes to the node that the caller names, else to the only node that runs the driver.
 * A local call is for a driver whose nodes each have volumes of their own. The rules below find the node.
 * A shared call is for a driver whose storage every node reaches. One elected node serves it.
-* Any other call that names a node is pinned. For the rest the proxy driver's mode decides (`--placement`).
+* The proxy driver's mode decides (`--placement`). In the mode shared every call is shared. In every other mode a call
+  that names a node is pinned.
 * The mode auto means local if the vendor has a topology on most nodes (`capabilities`), else pinned. An operator's
   calls have this mode.
 
@@ -47,8 +48,8 @@ from common.status import Code
 
 _SHOWN: Final = 10  # a message names at most this many nodes
 
-# The nodes of a list that are asked ahead. external-attacher allows 15 s for all pages, so with 1,000 nodes each round
-# of 65 has 0.9 s.
+# For one page of a list, the hub asks the page's node and this many of the next ones. external-attacher allows 15 s for
+# all pages, so with 1,000 nodes each round of 65 has 0.9 s.
 _AHEAD: Final = 64
 
 
@@ -73,6 +74,7 @@ def read_info(driver: str, method: str, request: bytes, *, named_node: str, mode
         needed = needs(method, request) if is_placed and fleet.is_mixed else frozenset()
     except ValueError as error:
         return CallInfo(driver, method, named_node=named_node, mode=mode, unreadable=str(error), is_placed=is_placed)
+    # A shared call that creates nothing has its method and id as its name.
     name = fields.name or (fields.key if mode == Mode.SHARED else "")
     return CallInfo(
         driver, method, fields, named_node=named_node, mode=mode, needs=needed, name=name, is_placed=is_placed
@@ -91,8 +93,8 @@ def route(info: CallInfo, now: View) -> Route | AskAll:
         decision = _local(info, now, holders)
     else:
         decision = _pinned(info, now, holders)
-    # A new name needs room among the open creates of the driver. The last quarter of the room is for nodes with few
-    # (`has_room`). A retry passes, because it may settle an outcome.
+    # A new name needs room among the open creates of the driver. The last quarter of the room is for nodes with few of
+    # them (`has_room`). A retry passes, because it may settle an outcome.
     if name and not holders and isinstance(decision, Route):
         own = now.book.open.get(decision.node, 0)
         together = len(now.book.opened)
@@ -140,6 +142,7 @@ def _pinned(info: CallInfo, now: View, holders: Sequence[str]) -> Route:
     # 2. Only other nodes hold the name: refuse the create.
     if holders and node not in holders:
         raise name_elsewhere(info.driver, info.name, holders[0], node)
+    # 3. Else send it. The book notes a create, an operator's deletion, and the deletion of an id that it has there.
     deletes = tuple(thing for thing in info.fields.deletes if info.is_by_hand or now.book.has(thing, node))
     if not (info.name or deletes):
         return Route(node, member)
@@ -159,7 +162,7 @@ def _shared(info: CallInfo, now: View) -> Route | AskAll:
     if info.unreadable:
         raise no_place(info.driver, "what the call is about", info.unreadable)
     node = info.named_node or elected.node
-    # 3. The next page is another node's, whose token this node's driver does not know: refuse.
+    # 3. The page token is another node's, and this node's driver does not know it: refuse.
     page = page_tokens.read(info.fields.token)
     if page is not None and page.node != node:
         raise token_unknown(info.method, page.node)
@@ -170,9 +173,9 @@ def _shared(info: CallInfo, now: View) -> Route | AskAll:
     # 5. The hub has lost records, and several nodes run the driver: refuse. Another node may have an open call.
     if now.loss and len(now.fleet) > 1:
         raise knowledge_lost(info.driver, now.loss)
-    # 6. A call of the name, or about the same thing, is open at another node: that node if it is connected and no
-    #    operator names another, else refuse. An open create of the name does not count once its machine has surely
-    #    stopped it: a retry is idempotent by the name.
+    # 6. A call of the name, or about the same thing, is open at another node: send the call there, but refuse it if
+    #    that node is away or an operator names another one. An open create of the name does not count once its machine
+    #    has surely stopped it: a retry is idempotent by the name.
     claims = now.book.open_about(info.name)
     stopped_nodes = frozenset(claim.node for claim in claims if claim.name == info.name and election.has_stopped(claim))
     open_nodes = {claim.node for claim in claims} - stopped_nodes
@@ -181,7 +184,7 @@ def _shared(info: CallInfo, now: View) -> Route | AskAll:
         if info.named_node or holders[0] not in now.connected:
             raise _open_elsewhere(info, holders[0], claims, election)
         node = holders[0]
-    # 7. The open call is another machine's, which had the node's name before: refuse, unless an operator names the
+    # 7. The open call runs on another machine, which had this node's name before: refuse, unless an operator names the
     #    node.
     known = election.known(node)
     machine = known.stored.instance
@@ -283,6 +286,7 @@ def _node_for_create(info: CallInfo, now: View, holders: Sequence[str]) -> str:
         (node,) = fleet.members
     else:
         node = only_node(info.driver, "", fleet.members, now)
+    # 6. The vendor has no topology, and the hub cannot make one from the node's name: refuse.
     if fleet.members[node].lacks_topology and not fleet.members[node].segments:
         why = f"the name of node {node} cannot be the value of a label, so no volume could be bound to it"
         raise _unfit(info, fields.name, why)
@@ -311,11 +315,12 @@ def _in_topology(info: CallInfo, now: View) -> str:
         known = ", ".join(member.node for member in list(fleet)[:_SHOWN])
         why = f"none of the nodes that run it ({known or 'none does'}) is in the topology of the call"
         raise _unfit(info, info.fields.name, why)
-    # With a choice, the right node may be among the lost records: another node may hold this name.
+    # Several nodes fit, and the lost records may have said which one holds this name: refuse.
     has_choice = len(terms) > 1 or len(fitting) > 1
     if has_choice and now.loss:
         raise knowledge_lost(info.driver, now.loss)
-    # Preferred terms come first, nodes that may carry the create out before the others, then a connected one.
+    # `fitting` is in the order of the preferred terms. Of the nodes that may carry the create out (of all, if none
+    # may), the first connected one gets it, else the first one.
     able = [node for node in fitting if not (fleet.members[node].refused or info.needs & fleet.lacking(node))]
     best = able or fitting
     return next((node for node in best if node in now.connected), best[0])
@@ -336,12 +341,12 @@ def _node_for_call(info: CallInfo, now: View) -> str:
 
 
 def _node_for_deletion(info: CallInfo, now: View, needed: ListsNeeded) -> str:
-    # Raises ListsNeeded while it is not certain that no node has the thing. Of the nodes that may have it by its
-    # PersistentVolume, the first one answers.
+    # The node for a deletion of a thing that no node has any more: the first node that its PersistentVolume allows.
+    # Raises ListsNeeded until it is certain that the thing is gone.
     fields = info.fields
     fleet = now.fleet
     silent = [member.node for member in fleet if not can_list(member, needed.kind, now)]
-    # 1. It is no such deletion, or a node that may have the thing cannot list.
+    # 1. No PersistentVolume names a node, the call is no plain deletion, or a node that may have the thing cannot list.
     deletes_all = fields.deletes == fields.things
     can_all_list = set(needed.nodes).isdisjoint(silent)
     if not (needed.nodes and deletes_all and can_all_list):
@@ -391,7 +396,7 @@ def _capacity(info: CallInfo, now: View) -> Route | AskAll:
     able = [node for node in nodes if not info.needs & fleet.lacking(node)] if info.needs else nodes
     if nodes and not able:
         raise _lacking(info, nodes[0], min(info.needs))
-    # A route of exactly one node goes the usual way. Several nodes, or none, are answered by the hub.
+    # The call goes to a single node as usual. With several nodes or none, the hub makes the answer.
     routes = _routes(info, fleet, (node for node in able if node in now.connected))
     return routes[0] if len(routes) == 1 else AskAll(routes)
 
@@ -429,7 +434,7 @@ def _routes(info: CallInfo, fleet: Fleet, nodes: Iterable[str]) -> tuple[Route, 
 def _segment(member: Member | None, mode: str) -> Segment:
     if member is not None and member.lacks_topology:
         return Segment.ADDED
-    # By the CSI spec, no topology in an answer means every node. Only `local` says that nodes have storage of their own.
+    # By the CSI spec, no topology in an answer means every node. Only `local` says that nodes have their own storage.
     if member is not None and member.segments and mode in OF_NODES:
         return Segment.MISSING
     return Segment.AS_IS

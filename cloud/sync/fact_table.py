@@ -8,14 +8,14 @@ Rules:
   fields, without a stamp, and the hub never writes this part to Kubernetes.
 * `cloud.sync.facts` has checked that the fact is the node's to tell and makes sense.
 * Events are for people. The newest ones of all nodes are in memory alone.
-* What a node's machine had in use stays when another machine tells the facts of that name: only an operator knows
-  whether the earlier machine still writes. It lasts until `clear_earlier_use` or `forget`.
+* If another machine takes a node's name, the volumes that the earlier machine had in use still count: only an operator
+  knows whether that machine still writes. They count until `clear_earlier_use` or `forget`.
 * Each node has a quota of bytes (`cloud.sync.fact_quota`).
 * A write that fails raises OSError: the caller tries again.
 
 Records:
 
-    fact      node, kind, namespace, name   uid, version: the stamp that the node gave the fact; empty for a part of it
+    fact      node, kind, namespace, name   uid, version: the stamp that the node gave the fact; empty if it has a part
                                             told_ns: when the hub got it, in nanoseconds since the epoch
                                             body: the fields that the hub keeps (`cloud.sync.fact_kinds`)
     machine   node                          instance: of the machine that told the node's facts last (`Hello.instance`)
@@ -100,7 +100,7 @@ class FactTable:
         return self._facts.get(node, {})
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """The stamp of each fact. An empty one is no agent's: the node sends or drops the fact again."""
+        """The stamp of each fact. An empty one matches no agent's: the node sends the fact, or its removal, again."""
         return {
             ref: fact.stamp if _key(node, ref) not in self._unsure else Stamp("", "")
             for ref, fact in self.of(node).items()
@@ -112,7 +112,7 @@ class FactTable:
 
     def judge_again(self, node: str) -> None:
         if Ref("Node", "", node) in self.of(node):
-            self._retold()
+            self._reports_changed()
 
     def nodes_with_fact(self, ref: Ref) -> Collection[str]:
         return tuple(self._nodes_with_fact.get(ref, ()))
@@ -180,7 +180,7 @@ class FactTable:
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     async def put(self, node: str, ref: Ref, fact: Fact, *, stray: bool = False) -> None:
-        """Keep a fact. If the caller is cancelled, it may be kept or not.
+        """Keep a fact. If the caller is cancelled, it may be kept or not. `stray`: see `cloud.sync.fact_quota`.
 
         Raises ValueError if the node has told too many, or has no room left; OSError if it cannot be written.
         """
@@ -194,6 +194,7 @@ class FactTable:
             size = _size(node, ref, fact)
             self._quota.check(node, ref, size, stray=stray)
             record = self._recorded(ref, fact)
+            # Write it only if the recorded part has changed, or if the records may lack it.
             if record is not None and not (is_sure and record == self._recorded(ref, facts.get(ref))):
                 body = {**record, "told_ns": fact.told_ns}
                 await self._write([Change(RecordKind.FACT, _key(node, ref), body)])
@@ -202,7 +203,7 @@ class FactTable:
             self._note(node, ref, old, fact)
 
     async def settle_failed(self, ref: Ref) -> None:
-        """Let no record have a fact that does not count, because its write had failed. Raises OSError."""
+        """Remove the records of facts that do not count because their write failed. Raises OSError."""
         for node, *names in list(self._unsure):
             if Ref(*names) == ref and ref not in self.of(node):
                 await self.remove(node, ref)
@@ -242,7 +243,7 @@ class FactTable:
 
     async def forget(self, node: str) -> None:
         async with self._lock(node):
-            # The machine comes last: what earlier ones had in use counts until the order has worked.
+            # The machine's record goes last: the volumes of earlier machines count until all else is removed.
             await self._remove_all(node, Change(RecordKind.MACHINE, (node,), None))
             self._instances.pop(node, None)
             self.earlier_use.pop(node, None)
@@ -327,12 +328,12 @@ class FactTable:
             _move(self._nodes_using, node, _in_use(old), _in_use(new))
             # The volumes in use change with every mount, and concern no other object.
             if not (old and new and old.body.get("metadata") == new.body.get("metadata")):
-                self._retold()
+                self._reports_changed()
         elif ref.kind == "PersistentVolumeClaim":
             _move(self._nodes_with_fact, node, {ref} if old else set(), {ref} if new else set())
-            self._retold()
+            self._reports_changed()
 
-    def _retold(self) -> None:
+    def _reports_changed(self) -> None:
         self._node_reports = None
         for changed in list(self._subscribers):
             changed()

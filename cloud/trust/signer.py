@@ -6,7 +6,7 @@ Rules:
   replaced while the hub runs; a file that cannot be used leaves the earlier one in use.
 * Of a request the signer takes the public key alone, after it has checked the request's own signature. The hub chooses
   all names.
-* A certificate begins five minutes ago, for clocks that differ, and never outlives the CA's certificate.
+* A certificate begins five minutes before its issue, for clocks that differ, and never outlives the CA's certificate.
 * The present certificate of a node that renews at the join listener may have ended. All else is checked: a CA of
   `--tls-ca` has signed it, it is for a client, and its key signs the request.
 """
@@ -64,7 +64,7 @@ _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidV
 @dataclass(frozen=True, slots=True)
 class _Authority:
     bundle: tuple[x509.Certificate, ...]  # all certificates of `--tls-ca`
-    certificate: x509.Certificate | None  # the one of the key
+    certificate: x509.Certificate | None  # the CA certificate of `key`
     key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey | None
 
 

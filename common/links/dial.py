@@ -55,7 +55,7 @@ async def _connect(
         return
     raw = await through(proxy, endpoint, limits) if endpoint.tls else None
     if raw is None:
-        # Each attempt of `connect` needs a new protocol, and there is one WebSocket.
+        # `connect` may try several addresses, each with a new protocol, and there is only one WebSocket.
         _, raw = await connect(RawTcp, endpoint.host, endpoint.port, limit_s=limits.hello_timeout_s)
     if not endpoint.tls:
         raw.hand_over(websocket)

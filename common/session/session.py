@@ -14,10 +14,10 @@ The life of a session:
 3. A side that shuts down may send `Drain`. It then sends its `Goodbye` by itself when no stream is left.
 4. A `Goodbye` ends the session. If the connection breaks, the session ends without one.
 
-The life of a stream is the same for a CSI call, a report and a watch. Its frames become calls of its receivers:
+The life of a stream is the same for a CSI call, a report and a watch. The session passes its frames to its receivers:
 
     opener                                    acceptor
-      Open ──────────────────────────────────▶ opened         of a CSI call: `on_call`, when the request is complete
+      Open ──────────────────────────────────▶ on_open        of a CSI call: `on_call`, when the request is complete
       Chunk… (messages) ─────────────────────▶ took…         the Open may carry the whole first message
       took… ◀───────────────────────── Chunk… (messages)     the End may carry the whole last message
       ended ◀─────────────────────────────── End            exactly one
@@ -175,8 +175,8 @@ class Session:
         self._last_heard = self._partial_since = now
         self._partial_bytes = 0
         self._hello_deadline = now + limits.hello_timeout_s
-        self._pinged = False
-        self._pings = 0
+        self._pinged = False  # whether a keepalive ping waits for any sign of life
+        self._pings = 0  # the id of the last ping
         self._awaited_pong: tuple[int, Callable[[], None]] | None = None
         self._hello_pending = False
         self._draining: str | None = None
@@ -199,7 +199,7 @@ class Session:
         """Called when `next_tick()` may have become earlier."""
 
     def on_hello(self) -> None:
-        """The peer's hello came: `peer`. An acceptor calls `accept()` or `goodbye()`; on a dialler the session is open.
+        """The peer's hello is in `peer`. An acceptor calls `accept()` or `goodbye()`; on a dialler the session is open.
 
         It is called again on a dialler when the acceptor, a standby so far, begins to lead.
         """
@@ -232,8 +232,8 @@ class Session:
     def accept(self, epoch: int, mark: str = "") -> None:
         """Answer the dialler's hello with this side's hello: the session is open.
 
-        An acceptor that has accepted with epoch 0 does so again when it begins to lead. `mark` is for this peer.
-        Ignored if the session is over: the peer may break a rule in the message of its hello.
+        An acceptor that has accepted with epoch 0 does so again when it begins to lead. `mark` is as
+        `Hello.mark`. If the session is over, this does nothing: the message with the hello may break a rule.
         """
         if self.state is SessionState.CLOSED:
             return
@@ -661,6 +661,7 @@ class Session:
         if code > LARGEST_CODE:
             raise RemoteProtocolError(f"End: a status code is 0 to {LARGEST_CODE}, not {code}")
         if has_last:
+            # Usually the only message of an answer comes whole, in the End.
             if stream.is_unary and stream.last is None and stream.parts is None and not stream.is_abandoned:
                 self._inbox.charge(stream, len(last), "End")
                 stream.last = last

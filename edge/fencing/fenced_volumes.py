@@ -28,8 +28,8 @@ _UNSAFE_OPTIONS: Final = ("nobarrier", "barrier=0", "dax", "logdev=", "rtdev=", 
 _FIRST_PIDS: Final = "pid:[4026531836]"
 
 
-class Kept(Exception):
-    """A volume cannot be fenced, and is kept; the text says why."""
+class NotFenceable(Exception):
+    """A volume cannot be fenced; the text says why."""
 
 
 class OwnPaths:
@@ -53,23 +53,23 @@ class OwnPaths:
 
 
 def file_system_of(table: MountTable, own: OwnPaths) -> FileSystem | None:
-    """The file system of a volume; None if nothing of it is mounted here. Raises Kept if it cannot be fenced."""
+    """The file system of a volume; None if nothing of it is mounted here. Raises NotFenceable if it cannot be."""
     mounts = [mount for mount in table.mounts if own.have(mount.path)]
     if not mounts:
         return None
     first = mounts[0]
     if first.fs_type not in FS_TYPES:
-        raise Kept(f"its file system is {first.fs_type}, and only {' and '.join(FS_TYPES)} can be fenced")
+        raise NotFenceable(f"its file system is {first.fs_type}, and only {' and '.join(FS_TYPES)} can be fenced")
     if any(mount.device != first.device for mount in mounts):
-        raise Kept("several file systems are mounted for it")
+        raise NotFenceable("several file systems are mounted for it")
     if others := [mount.path for mount in table.mounts if mount.device == first.device and not own.have(mount.path)]:
-        raise Kept(f"its file system is mounted at {others[0]} as well, so it is not the volume's alone")
+        raise NotFenceable(f"its file system is mounted at {others[0]} as well, so it is not the volume's alone")
     if all("ro" in mount.options for mount in mounts):
-        raise Kept("its file system is mounted only to be read")
+        raise NotFenceable("its file system is mounted only to be read")
     if unsafe := sorted(option for mount in mounts for option in mount.options if option.startswith(_UNSAFE_OPTIONS)):
-        raise Kept(f"its file system is mounted with {unsafe[0]}")
+        raise NotFenceable(f"its file system is mounted with {unsafe[0]}")
     if why := _why_not_device(first, table.mounts):
-        raise Kept(why)
+        raise NotFenceable(why)
     return FileSystem(device=first.device, sequence=sequence_of(first.device), fs_type=first.fs_type)
 
 

@@ -16,7 +16,7 @@ Rules:
   unmounted the volume. After a reboot no call is open, and all earlier volumes count as `staging`.
 * After the lease the hub gives only `staged` volumes to another node. So a volume with an open call, whose driver may
   still mount, needs no fence.
-* The policy counts when a volume is staged, until it is unstaged. A volume that cannot be fenced
+* The policy is read when a volume is staged, and holds until it is unstaged. A volume that cannot be fenced
   (`edge.fencing.fenced_volumes`) is exempt: the lease does not hold it, and the agent never reports it as `staged`.
 * The agent unmounts a fenced volume even if processes still use it. It stages the volume again, under a new lease, only
   when the kernel has released the file system.
@@ -41,7 +41,7 @@ from common.objects import offline_policy
 from edge.calls.controller_lease import ControllerLease, boot_time
 from edge.disk.mounts import read_table
 from edge.disk.own_thread import in_own_thread
-from edge.fencing.fenced_volumes import Kept, OwnPaths, file_system_of
+from edge.fencing.fenced_volumes import NotFenceable, OwnPaths, file_system_of
 from edge.fencing.plan import FencePlan, FileSystem, HeldVolume, read_lease, read_plan, write_lease, write_plan
 from edge.fencing.shutdown import is_held, shut_down
 from edge.fencing.trial import flaw_of
@@ -60,10 +60,10 @@ class _FenceState:
     def __init__(self, plan_entry: HeldVolume) -> None:
         self.plan_entry = plan_entry
         self.is_reported_staging = False  # the agent reports `staging`, even if the plan says `staged`
-        # The volume's file system, if the lease has ended while the volume was staged: also once it is shut down.
+        # The volume's file system, if the lease has ended while the volume was staged. It stays after the shutdown.
         self.lost_file_system = plan_entry.file_system if plan_entry.is_fenced else None
         self.why = ""  # why the lost file system cannot be shut down, or how to find the processes that hold it
-        self.thread: threading.Thread | None = None  # the last thread that was to shut it down: the freeze may hang
+        self.thread: threading.Thread | None = None  # the last thread that was to shut it down; it may hang
 
 
 class Fencing:
@@ -91,8 +91,8 @@ class Fencing:
         unmounted: dict[str, Any] = {"open_calls": (), "file_system": None, "is_fenced": False}
         entries = [entry if entry.boot == boot else replace(entry, **unmounted) for entry in plan.volumes]
         self._volumes = {VolumeKey(entry.driver, entry.handle): _FenceState(entry) for entry in entries}
-        # The length in seconds of the lease that the agent needs. While it has volumes from its last start, the lease
-        # is at most as long as that start's, with which the hub counts.
+        # The length in seconds of the lease that the agent needs. While the agent has volumes from its last start, the
+        # lease is not longer than the one it had then: the hub still counts with that length.
         self.lease_s = min(lease_s, plan.lease_s) if self._holds_volumes else lease_s
         # The watchdog's time with which the hub counts; 0 before the watchdog was opened.
         self._watchdog_s = plan.watchdog_s if self._holds_volumes else 0
@@ -132,7 +132,7 @@ class Fencing:
             # From now on the hub counts with the length of this agent's lease.
             self._ends_at = min(self._ends_at, now + self.lease_s)
             lease.resume(self._ends_at)
-        self.check(now)
+        self.check(now)  # fences, or opens the watchdog with the first pet
         if not self._watchdog.is_open and not self._holds_volumes:
             raise SettingsError("--watchdog", str(self._watchdog.path), f"cannot be used: {self._watchdog_error}")
         self._follow()
@@ -181,7 +181,7 @@ class Fencing:
         return ""
 
     def is_held(self, key: VolumeKey) -> bool:
-        """Whether a volume is fenced when the lease ends, or was in an earlier boot and the hub may not know better."""
+        """Whether the plan has a volume: staged or staging now, or in an earlier boot as far as the hub may know."""
         return key in self._volumes
 
     def is_fenced(self, key: VolumeKey) -> bool:
@@ -264,7 +264,7 @@ class Fencing:
         self._exempt[key] = why
 
     async def check_released(self, key: VolumeKey) -> None:
-        """Raise Uncertain while the kernel has a fenced volume's file system: an earlier mount would get EIO."""
+        """Raise Uncertain until the kernel has let a fenced file system go: a mount before that would get EIO."""
         state = self._volumes.get(key)
         if state is not None and state.lost_file_system is not None:
             is_free = not await in_own_thread(partial(is_held, state.lost_file_system), name="holders")
@@ -339,7 +339,7 @@ class Fencing:
         if not calls:
             try:
                 entry = replace(without_call, file_system=await self._examined(without_call))
-            except Kept as error:
+            except NotFenceable as error:
                 entry = None
                 self._exempt[key] = str(error)
         await self._change(key, entry, Uncertain)
@@ -359,7 +359,7 @@ class Fencing:
                     trial = partial(flaw_of, fs_type, self._state_dir / "fence-trial")
                     self._flaws[fs_type] = await in_own_thread(trial, name="trial of the fence")
             if why := self._flaws[fs_type]:
-                raise Kept(why)
+                raise NotFenceable(why)
         return file_system
 
     def _raise_obstacle(self, volume: Volume) -> None:
@@ -392,7 +392,7 @@ class Fencing:
             await asyncio.to_thread(self._write, {key: entry})
         except OSError as error:
             raise error_class(f"the agent cannot write down how it has to fence the volume: {error}") from error
-        if entry is not None and self.is_fenced(key):
+        if entry is not None and self.is_fenced(key):  # the thread may have fenced it during the write
             raise error_class("it is fenced, and is unmounted first")
         if not self._holds_volumes:
             self._lease.end(self)

@@ -67,9 +67,9 @@ class PodWants:
 
     pod: Pod
     volumes: tuple[PodVolume, ...] = ()
-    # Why other volumes are not resolved, by the pod's name of the volume.
+    # Why other volumes are not resolved, by the volume's name in the pod. The name is empty if no volume is known.
     unresolved: Mapping[str, str] = field(default_factory=dict)
-    # The names in `unresolved` whose deferral was asked for and is impossible. Waiting does not help.
+    # The names in `unresolved` that cannot be deferred to the runtime as asked (`opt_in`). Waiting does not help.
     refused: frozenset[str] = frozenset()
     # Every other object that the resolution looked for, present or not, and those that the node calls will read.
     refs: frozenset[Ref] = frozenset()
@@ -95,7 +95,7 @@ class NodeContext:
 def resolve(pod_object: Object, context: NodeContext, *, now: float, deleted_at: float | None) -> PodWants | None:
     """Return the volumes that a Pod object wants, or None if the pod is bound to another node.
 
-    `now` and `deleted_at` are monotonic times.
+    `now` and `deleted_at` are monotonic times. `deleted_at` is that of the pod's last resolution.
     """
     try:
         body = pod_object.read()
@@ -261,7 +261,7 @@ class _Resolver:
         volume = self._volume_of(name, body, claim)
         if volume.rules.attach_required:
             self._stamp(Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._context.node)))
-        self._stamp_calls(volume)
+        self._stamp_objects_of_calls(volume)
         return volume
 
     def _check_affinity(self, name: str, spec: Body) -> None:
@@ -319,7 +319,7 @@ class _Resolver:
             publish_secret=SecretRef(self._pod.namespace, str(secret["name"])) if secret else None,
             rules=rules,
         )
-        self._stamp_calls(volume)
+        self._stamp_objects_of_calls(volume)
         want = PodVolume(pod=self._pod, volume=volume, volume_name=name, read_only=csi.get("readOnly") is True)
         return self._deferred(want, Use(mounted=True))
 
@@ -364,7 +364,7 @@ class _Resolver:
         target = self._look_up(ref)
         self._stamps[ref] = f"{target.stamp.uid} {target.stamp.version}" if target is not None else ""
 
-    def _stamp_calls(self, volume: Volume) -> None:
+    def _stamp_objects_of_calls(self, volume: Volume) -> None:
         for secret in (volume.stage_secret, volume.publish_secret, volume.expand_secret):
             if secret is not None:
                 self._stamp(Ref("Secret", secret.namespace, secret.name))

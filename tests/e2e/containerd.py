@@ -23,7 +23,7 @@ _NAMESPACE = "k8s.io"  # containerd's namespace of whatever a kubelet runs
 
 _APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
-_RUN_LIMIT_S = 60.0
+_RUN_LIMIT_S = 240.0  # an import of images beside other clusters takes a minute
 
 _WHOLE = "--all of it--"
 """Ends each command's output. ctr cancels its reading of the pipes when the command ends, and so may lose output."""

@@ -216,7 +216,9 @@ async def test_an_agent_that_was_stopped_across_the_lease_cancels_what_it_had_be
     await node.cancelled()
     await node.linked_again()
     node.vendor.as_usual("CreateVolume")
-    assert (await ended(node.hub.call(CREATE, create("pvc-2").SerializeToString(), epoch=7))).ok
+    async with asyncio.timeout(30):  # the agent refuses calls until the hub's first pong on the new link
+        while not (await ended(node.hub.call(CREATE, create("pvc-2").SerializeToString(), epoch=7))).ok:  # noqa: ASYNC110  # each try is a call
+            await asyncio.sleep(0.05)
     assert node.vendor.calls("DeleteVolume") == []
 
 

@@ -649,6 +649,7 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # pip reads the network
 @pytest.mark.parametrize(
     ("image", "stages"),
     [

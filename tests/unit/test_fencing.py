@@ -11,7 +11,7 @@ import pytest
 from common.errors import SettingsError
 from edge.calls.controller_lease import ControllerLease
 from edge.fencing import fencing as module
-from edge.fencing.fenced_volumes import Kept
+from edge.fencing.fenced_volumes import NotFenceable
 from edge.fencing.fencing import Fencing
 from edge.fencing.plan import FileSystem, read_plan
 from edge.fencing.watchdog import Watchdog
@@ -267,7 +267,7 @@ async def test_after_a_reboot_nothing_is_fenced_and_a_volume_is_kept_only_when_t
 
 
 async def test_a_volume_that_cannot_be_fenced_is_held_no_more(agent: Agent) -> None:
-    agent.found = Kept("its file system is nfs4")
+    agent.found = NotFenceable("its file system is nfs4")
     await agent.stage()
     assert (agent.fencing.told(), agent.fencing.why_exempt(KEY)) == ({}, "its file system is nfs4")
     await agent.close()

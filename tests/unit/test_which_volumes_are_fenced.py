@@ -11,7 +11,7 @@ import pytest
 from edge.disk.mounts import MountTable, parse
 from edge.fencing import fenced_volumes as module
 from edge.fencing import shutdown, watchdog
-from edge.fencing.fenced_volumes import Kept, OwnPaths, file_system_of
+from edge.fencing.fenced_volumes import NotFenceable, OwnPaths, file_system_of
 from edge.fencing.plan import FileSystem, HeldVolume
 from edge.fencing.shutdown import shut_down
 from edge.fencing.watchdog import Watchdog
@@ -28,7 +28,7 @@ def found(*lines: str) -> str:
     table = MountTable(parse("\n".join(lines)))
     try:
         return getattr(file_system_of(table, OwnPaths(HELD, module.Path("/r"))), "device", "none")
-    except Kept as error:
+    except NotFenceable as error:
         return str(error)
 
 
