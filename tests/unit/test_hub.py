@@ -13,6 +13,7 @@ import pytest
 from cloud.detach.mounts import no_mounts
 from cloud.detach.sole_use import SoleUse
 from cloud.parts.sync_part import SyncPart
+from cloud.proxy.driver_settings import Mode
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
@@ -154,9 +155,7 @@ async def test_a_proxy_driver_that_wants_a_placement_unknown_here_is_refused_by_
     await world.come(introduce("driver", DRIVER, instance="p", placement="mirrored"))
     (told,) = refused(world)
     assert (told.role, told.name, told.reason) == ("driver", DRIVER, "protocol-error")
-    assert (
-        told.why == "this hub knows the placements auto, pinned, local, shared, not 'mirrored'; a newer hub may know it"
-    )
+    assert told.why == f"this hub knows the placements {', '.join(Mode)}, not 'mirrored'; a newer hub may know it"
 
 
 @pytest.mark.parametrize(("first", "second"), [("shared", "local"), ("local", "shared")])

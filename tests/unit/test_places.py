@@ -1,17 +1,25 @@
-"""Tables that must agree: a kind or a placement that stands in one of them stands in the others."""
+"""Tables that must agree: a kind, a placement, a flag or an order that stands in one of them stands in the others."""
 
+import dataclasses
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from cli.doctor.permissions import HUB, NEEDED
-from cli.process_options import DRIVER_OPTIONS
+from cli.options import Options
+from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from cloud.kinds.table import KINDS
 from cloud.kube.client import RESOURCES, Resource
 from cloud.proxy.driver_settings import NOT_WITH_NODEID, Mode
 from cloud.sources.cluster.cluster import WATCHED
 from cloud.sources.manifests.manifest_objects import NOT_NEEDED
+from common import operator_orders
 
-STORAGE_PAGE = Path(__file__).parents[2] / "docs" / "storage.md"
+ROOT = Path(__file__).parents[2]
+STORAGE_PAGE = ROOT / "docs" / "storage.md"
+ORDERS = [name for name, found in vars(operator_orders).items() if isinstance(getattr(found, "order", None), str)]
 
 
 def permission_of(resource: Resource) -> str:
@@ -26,6 +34,7 @@ def test_an_object_of_a_kind_that_a_node_gets_is_not_dropped_from_a_manifest() -
 
 def test_the_rules_of_a_kind_agree_with_its_resource() -> None:
     for kind in (*WATCHED, "Secret"):
+        assert kind in RESOURCES, f"cloud/kube/client.py has no row for {kind}"
         rules, resource = KINDS[kind], RESOURCES[kind]
         assert (resource.group.partition("/")[2], resource.namespaced) == (rules.api_version, rules.namespaced), kind
 
@@ -46,3 +55,20 @@ def test_the_help_names_each_placement_and_those_that_exclude_a_node() -> None:
 def test_the_page_about_storage_names_each_placement() -> None:
     page = STORAGE_PAGE.read_text()
     assert [it for it in Mode if f"`{it}`" not in page] == []
+
+
+@pytest.mark.parametrize("options", [HUB_OPTIONS, DRIVER_OPTIONS, EDGE_OPTIONS])
+def test_each_flag_of_a_process_has_its_field_in_the_settings(options: Options[Any]) -> None:
+    assert {it.name for it in options.all} == {it.name for it in dataclasses.fields(options.settings)}
+
+
+def test_a_flag_has_no_unit_in_its_name() -> None:
+    flags = [it.opts[0] for options in (HUB_OPTIONS, DRIVER_OPTIONS, EDGE_OPTIONS) for it in options.all]
+    assert [flag for flag in flags if flag.endswith(("-s", "-bytes"))] == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_each_order_is_given_by_a_command_and_served_by_the_hub(order: str) -> None:
+    sources = {top: "".join(it.read_text() for it in (ROOT / top).rglob("*.py")) for top in ("cli", "cloud")}
+    assert re.search(rf"\.add\({order}, ", sources["cloud"]), "no part of the hub adds it to the orders"
+    assert re.search(rf"\b{order}\(", sources["cli"]), "no command makes it"
