@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from cloud.kinds import pods, volumeattachments
-from cloud.kinds.fields import Body, part
 from cloud.kinds.nodes import NODE_IDS, NodeState, read_ids
 from cloud.kinds.persistentvolumes import class_of, handle_of, is_claimed_by
+from cloud.kinds.rules.fields import Body, part
 from cloud.sources.index import Index, Key
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact

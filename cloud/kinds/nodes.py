@@ -7,8 +7,8 @@ words of it to itself (`NodeState`): they say whether a volume may be detached (
 import json
 from typing import Any, Final, NamedTuple
 
-from cloud.kinds.fields import Body, Fields, condition_of, part
-from cloud.kinds.kind_rules import KindRules, pick, without_empty
+from cloud.kinds.rules.fields import Body, Fields, condition_of, part
+from cloud.kinds.rules.kind_rules import KindRules, pick, without_empty
 
 
 def _check(fields: Fields) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, Fields
-from cloud.kinds.kind_rules import KindRules, pick, quantities, without_empty
 from cloud.kinds.persistentvolumes import ACCESS_MODES, VOLUME_MODES
+from cloud.kinds.rules.fields import Body, Fields
+from cloud.kinds.rules.kind_rules import KindRules, pick, quantities, without_empty
 from common.objects.objects import Ref
 
 _SPEC: Final = (

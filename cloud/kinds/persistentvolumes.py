@@ -10,8 +10,8 @@ Rules:
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, Fields, part
-from cloud.kinds.kind_rules import KindRules, pick, quantities, without_empty
+from cloud.kinds.rules.fields import Body, Fields, part
+from cloud.kinds.rules.kind_rules import KindRules, pick, quantities, without_empty
 from common.objects.node_selector import OPERATORS
 from common.objects.objects import Ref
 

@@ -6,9 +6,9 @@ Images, commands and environments have nothing to do with volumes and may hold s
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, Fields, part
-from cloud.kinds.kind_rules import KindRules, pick, without_empty
 from cloud.kinds.persistentvolumeclaims import check_spec
+from cloud.kinds.rules.fields import Body, Fields, part
+from cloud.kinds.rules.kind_rules import KindRules, pick, without_empty
 from common.objects.objects import Ref
 
 _SPEC: Final = (

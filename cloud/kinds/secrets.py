@@ -4,8 +4,8 @@ import base64
 import binascii
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, Fields
-from cloud.kinds.kind_rules import KindRules, pick
+from cloud.kinds.rules.fields import Body, Fields
+from cloud.kinds.rules.kind_rules import KindRules, pick
 
 
 def _check(fields: Fields) -> None:

@@ -5,8 +5,8 @@ The other parameters are for the vendor's controller alone.
 
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, Fields
-from cloud.kinds.kind_rules import KindRules, pick, without_empty
+from cloud.kinds.rules.fields import Body, Fields
+from cloud.kinds.rules.kind_rules import KindRules, pick, without_empty
 from common.objects.offline_policy import PARAMETER
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, Fields
-from cloud.kinds.kind_rules import KindRules, pick
+from cloud.kinds.rules.fields import Body, Fields
+from cloud.kinds.rules.kind_rules import KindRules, pick
 from common.objects.objects import Ref
 
 KIND: Final = "ServiceAccountToken"

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, Fields
-from cloud.kinds.kind_rules import KindRules, pick, without_empty
+from cloud.kinds.rules.fields import Body, Fields
+from cloud.kinds.rules.kind_rules import KindRules, pick, without_empty
 
 
 def node_of(body: Body) -> str:

@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple
 
 from cloud.claims.claims import Claims
 from cloud.claims.rules import VOLUME, Thing
-from cloud.kinds.fields import Body, part
 from cloud.kinds.persistentvolumes import node_terms
+from cloud.kinds.rules.fields import Body, part
 from cloud.records.records import Change, Key, RecordKind, Records
 from cloud.sources.source import Source
 from common.errors import LeadershipLost, SettingsError, timestamp

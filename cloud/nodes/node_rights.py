@@ -15,10 +15,10 @@ import json
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
-from cloud.kinds.fields import Body, part
 from cloud.kinds.nodes import NODE_IDS, read_ids
 from cloud.kinds.persistentvolumes import node_terms
 from cloud.kinds.pods import inline_drivers
+from cloud.kinds.rules.fields import Body, part
 from cloud.nodes.edge_nodes import Nodes
 from common.objects.node_selector import choices
 from common.objects.objects import Ref

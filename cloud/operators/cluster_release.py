@@ -23,9 +23,9 @@ from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from cloud.kinds.fields import Body as Part
-from cloud.kinds.fields import part
 from cloud.kinds.pods import claim_names
+from cloud.kinds.rules.fields import Body as Part
+from cloud.kinds.rules.fields import part
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find, may, pages, patch_found
 from cloud.operators.own_storage import Handle, own_contents
 from cloud.upsync.event_writer import event, reference

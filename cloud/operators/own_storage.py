@@ -14,8 +14,8 @@ Rules:
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
-from cloud.kinds.fields import Body, part
 from cloud.kinds.persistentvolumes import handle_of, node_terms
+from cloud.kinds.rules.fields import Body, part
 from common.objects.node_selector import choices
 
 # Returns the node that a segment (driver, key and value) belongs to; empty: none, or nobody knows.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from cloud.claims.rules import SNAPSHOT, VOLUME, Thing
-from cloud.kinds.fields import Body, part
+from cloud.kinds.rules.fields import Body, part
 from cloud.sources.source import Source
 from common.errors import seconds_of
 from common.objects.objects import Ref

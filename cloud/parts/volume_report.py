@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from cloud.detach.mounts import present_claim
 from cloud.kinds import pods, volumeattachments
-from cloud.kinds.fields import Body, condition_of, part
+from cloud.kinds.rules.fields import Body, condition_of, part
 from cloud.placement.affinity import Fit
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use

@@ -5,8 +5,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from cloud.kinds.fields import part
 from cloud.kinds.persistentvolumes import handle_of
+from cloud.kinds.rules.fields import part
 from cloud.nodes.fleet import Fleet, Member
 from cloud.nodes.unique_segments import HOSTNAME
 from cloud.sources.index import Index

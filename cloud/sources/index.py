@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
 
-from cloud.kinds.fields import Body
+from cloud.kinds.rules.fields import Body
 from cloud.sources.source import Source
 from common.objects.objects import Ref
 

@@ -11,8 +11,8 @@ Rules:
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from cloud.kinds.fields import Body
 from cloud.kinds.nodes import NodeState
+from cloud.kinds.rules.fields import Body
 from cloud.kinds.tokens import TokenRequest
 from common.objects.objects import Ref, Stamp
 

@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from cloud.kinds import pods, volumeattachments
-from cloud.kinds.fields import Body
 from cloud.kinds.persistentvolumes import is_claimed_by
+from cloud.kinds.rules.fields import Body
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest, request_of
 from cloud.nodes.node_rights import NodeRights

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, FieldError, Fields, is_dns_label, is_uid
-from cloud.kinds.kind_rules import pick, quantities, without_empty
 from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
+from cloud.kinds.rules.fields import Body, FieldError, Fields, is_dns_label, is_uid
+from cloud.kinds.rules.kind_rules import pick, quantities, without_empty
 from common.objects import left_over, offline_policy, pod_fact, sole_use
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from common.parsers import is_name

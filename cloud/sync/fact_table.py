@@ -30,9 +30,9 @@ from itertools import chain
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-from cloud.kinds.fields import Body
-from cloud.kinds.kind_rules import pick
 from cloud.kinds.nodes import in_use
+from cloud.kinds.rules.fields import Body
+from cloud.kinds.rules.kind_rules import pick
 from cloud.nodes.node_rights import NodeRights
 from cloud.records.records import Change, Key, RecordKind, Records, stored_bytes
 from cloud.sources.index import discard

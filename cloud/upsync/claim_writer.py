@@ -14,7 +14,7 @@ It writes as the kubelet does (docs/csi-contract.md#expansion-on-the-node), by r
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cloud.kinds.fields import condition_of
+from cloud.kinds.rules.fields import condition_of
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find, patch_found
 from cloud.sync.closures import Closures
 from cloud.upsync.writer import FactWriter

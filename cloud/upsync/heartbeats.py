@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from cloud.kinds.fields import condition_of, part
 from cloud.kinds.nodes import conditions_with
+from cloud.kinds.rules.fields import condition_of, part
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
 from cloud.kube.work_queue import WorkQueue
 from cloud.upsync.ownership import HUB, LEASES, MADE_BY, is_made

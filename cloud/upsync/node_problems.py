@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from cloud.kinds.fields import condition_of, part
 from cloud.kinds.nodes import PROBLEM, conditions_with
 from cloud.kinds.pods import claim_names, inline_drivers
+from cloud.kinds.rules.fields import condition_of, part
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
 from cloud.kube.work_queue import WorkQueue
 from cloud.nodes.edge_nodes import Nodes

@@ -22,8 +22,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cloud.kinds.fields import LONGEST_LABEL_CHARS, part
 from cloud.kinds.nodes import NODE_IDS, in_use, read_ids
+from cloud.kinds.rules.fields import LONGEST_LABEL_CHARS, part
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
 from cloud.kube.node_marks import is_reserved
 from cloud.sync.in_use import InUse

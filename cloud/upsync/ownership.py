@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
-from cloud.kinds.fields import Body
+from cloud.kinds.rules.fields import Body
 
 MADE_BY: Final = "csi-bridge.io/made-by"  # the annotation of an object that the hub made; such a Node has no kubelet
 HUB: Final = "hub"  # its value

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from cloud.kinds.fields import Body as Part
-from cloud.kinds.fields import condition_of, part
+from cloud.kinds.rules.fields import Body as Part
+from cloud.kinds.rules.fields import condition_of, part
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, delete_found, find, patch_found
 from cloud.upsync.event_writer import MOST_CHARS, EventWriter, event, reference
 from cloud.upsync.ownership import is_made

@@ -27,9 +27,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Final
 
-from cloud.kinds.fields import Body
 from cloud.kinds.nodes import in_use
 from cloud.kinds.pods import claim_names, node_of
+from cloud.kinds.rules.fields import Body
 from cloud.kube.client import KubeError
 from cloud.kube.work_queue import WorkQueue
 from cloud.sync.closures import Closures

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cloud.kinds.fields import Fields
 from cloud.kinds.nodes import PROBLEM, state_of
+from cloud.kinds.rules.fields import Fields
 from cloud.kube.client import RESOURCES
 from cloud.nodes.known_node import KnownNode, Moment
 from cloud.nodes.node_records import StoredNode

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloud.kinds.fields import FieldError, Fields
+from cloud.kinds.rules.fields import FieldError, Fields
 from common.csi import csi_pb2
 from edge.registry.registration import (
     NodeInfo,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cloud.kinds.kind_rules import trimmed
+from cloud.kinds.rules.kind_rules import trimmed
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest
 from cloud.kube.client import KubeError, Resource

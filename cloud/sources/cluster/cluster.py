@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cloud.kinds import nodes, tokens
-from cloud.kinds.fields import FieldError, Fields
-from cloud.kinds.kind_rules import check_metadata, trimmed
+from cloud.kinds.rules.fields import FieldError, Fields
+from cloud.kinds.rules.kind_rules import check_metadata, trimmed
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest
 from cloud.kube.client import RESOURCES, Kube, KubeError

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cloud.kinds import pods
-from cloud.kinds.fields import Body
+from cloud.kinds.rules.fields import Body
 from cloud.sources.manifests import matching
 from cloud.sources.manifests.manifest_objects import Entry, item_of, made_up_uid
 from cloud.sources.manifests.pairs import Pairs

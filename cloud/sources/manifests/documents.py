@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from cloud.kinds.fields import Path
+from cloud.kinds.rules.fields import Path
 from common.wording import shorten
 
 _DEEPEST: Final = 100

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, FieldError, Fields, Path
-from cloud.kinds.kind_rules import check_metadata, trimmed
+from cloud.kinds.rules.fields import Body, FieldError, Fields, Path
+from cloud.kinds.rules.kind_rules import check_metadata, trimmed
 from cloud.kinds.table import KINDS
 from cloud.sources.manifests.documents import Document, DocumentError, read_yaml
 from cloud.sources.source import Item

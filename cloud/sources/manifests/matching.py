@@ -12,7 +12,7 @@ Rules (component-helpers, storage/volume/pv_helpers.go; pkg/controller/volume/pe
 
 from typing import Final
 
-from cloud.kinds.fields import Body
+from cloud.kinds.rules.fields import Body
 from common.objects.node_selector import holds
 from common.objects.quantity import parse_bytes
 

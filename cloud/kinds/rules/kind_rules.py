@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, Fields
+from cloud.kinds.rules.fields import Body, Fields
 from common.objects.objects import Ref
 
 _METADATA: Final = (
