@@ -175,7 +175,7 @@ class ToldEdge(LinkHandler):
             self._tally.in_step.discard(self.node)
 
     async def _tell(self, stream: Stream) -> None:
-        self._told.telling = Telling(stream, self._told.facts, hear=lambda _event: None)
+        self._told.telling = Telling(stream, self._told.facts, on_event=lambda _event: None)
         await self._told.telling.run()
 
     async def _report(self, stream: Stream) -> None:

@@ -75,15 +75,14 @@ class Dialling:
     before: Callable[[int], Awaitable[None]] | None = None
     on_failed: Callable[[], None] = lambda: None  # called after each dial that failed
 
-    async def make_link(
-        self, endpoint: Endpoint, handler: LinkHandler, *, beside: bool, failures: int
-    ) -> tuple[Link, bytes]:
-        """Returns a link, and the certificate that it has. With `beside`, it is a second one."""
+    async def make_link(self, address: "HubAddress", *, failures: int) -> tuple[Link, bytes]:
+        """Returns a new link of an address, and the certificate that the link has."""
         if self.before is not None:
             await self.before(failures)
         context, certificate = (self.tls.context(), self.tls.certificate) if self.tls is not None else (None, b"")
-        hello = replace(self.hello(), beside=True) if beside else self.hello()
-        return await self.dial(endpoint, hello, handler, limits=self.limits, tls=context), certificate
+        # Asked last: the address's link may end while this process renews its certificate.
+        hello = replace(self.hello(), beside=True) if address.link is not None else self.hello()
+        return await self.dial(address.endpoint, hello, address, limits=self.limits, tls=context), certificate
 
 
 class HubAddress(LinkHandler):
@@ -330,8 +329,7 @@ class Uplink:
     # ---- for the addresses -------------------------------------------------------------------------------------------
 
     async def dial(self, address: HubAddress, *, failures: int) -> tuple[Link, bytes]:
-        beside = address.link is not None
-        link, certificate = await self.dialling.make_link(address.endpoint, address, beside=beside, failures=failures)
+        link, certificate = await self.dialling.make_link(address, failures=failures)
         # It ended during its greeting: a failed dial, unless this process drains or the address is a duplicate.
         if link.over and not (self.is_draining or address.is_duplicate):
             raise HandshakeRefused(*await link.wait_closed())

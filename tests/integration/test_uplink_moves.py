@@ -224,6 +224,26 @@ async def test_an_uplink_that_stops_while_it_moves_finishes_the_calls_of_both_li
         await it.ends(2)
 
 
+async def test_a_link_that_ends_while_its_successors_dial_is_prepared_is_no_link_beside_it() -> None:
+    preparing = asyncio.Event()
+    prepared = asyncio.Event()
+
+    async def before(_failures: int) -> None:
+        if it.hub.links:
+            preparing.set()
+            await prepared.wait()
+
+    async with uplink(before=before) as it:
+        await it.links(1)
+        it.uplink.move()
+        await preparing.wait()
+        it.hub.links[0].goodbye(Reason.STOPPED, "for the test")
+        await it.ends(1)
+        prepared.set()
+        await it.links(2)
+        assert it.hub.beside == [False, False]
+
+
 async def test_a_move_without_a_link_waits_for_nothing() -> None:
     async with uplink() as it:
         it.uplink.move()
