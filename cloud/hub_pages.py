@@ -96,7 +96,7 @@ class HubPages:
         for driver, thing, node in self._parts.placement.claims.existing():
             if thing.kind == VOLUME:
                 placed[driver, thing.id].append(node)
-        return self._parts.sync.volumes(placed, self._parts.placement.fit)
+        return self._parts.sync.volumes(placed)
 
     async def facts(self, node: str = "") -> Iterator[NodeFact]:
         facts = self._parts.sync.facts

@@ -54,7 +54,6 @@ from common.session.limits import has_room
 from common.session.link import Link
 from common.status import Status
 from common.store.database_writer import RETRY_S
-from common.wording import shorten
 
 log = logging.getLogger("csi_bridge.hub.nodes")
 
@@ -163,7 +162,8 @@ class Nodes:
         new = {report.driver: report for report in reports if report.node == name}
         for driver in new:
             if not (0 < len(driver) <= LONGEST_NAME_CHARS and driver.isprintable()):
-                raise ValueError(f"{shorten(driver, SHOWN_CHARS)!r} is not a driver's name")
+                # Without the name: a hostile node could invent one for each report, and each new text is logged.
+                raise ValueError("one of the reported names is not a driver's name")
         visit = node.visit
         if visit is not None:
             visit.gone = (visit.gone | visit.told.keys()) - new.keys()

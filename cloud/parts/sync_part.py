@@ -12,7 +12,6 @@ from cloud.detach.mounts import Mounts, no_mounts
 from cloud.detach.sole_use import SoleUse
 from cloud.parts.references import References
 from cloud.parts.volume_report import Placed, report, report_placed
-from cloud.placement.affinity import Fit
 from cloud.sources.source import Source
 from cloud.sync.fact_table import FactTable
 from cloud.sync.streams import SyncServer
@@ -59,11 +58,11 @@ class SyncPart:
     elected: Callable[[str, Elected], None] = lambda _driver, _elected: None  # tells the cluster of a driver's election
     sole_use: SoleUse | None = None
 
-    def volumes(self, placed: Placed, fit: Callable[[str, str], Fit]) -> Iterable[VolumeStatus]:
-        """All volumes that the hub knows; `placed` and `fit` are as for `report`."""
+    def volumes(self, placed: Placed) -> Iterable[VolumeStatus]:
+        """All volumes that the hub knows; `placed` are those that the placement knows."""
         if self.source is None or self.facts is None:
             return report_placed(placed)
-        return report(self.source, self.facts, placed, fit)
+        return report(self.source, self.facts, placed)
 
     def problems(self) -> list[str]:
         return [text for part in self.parts for text in part.problems()]

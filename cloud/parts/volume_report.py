@@ -13,17 +13,21 @@ A volume has one entry for each node that uses it, or one entry without a node:
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cloud.detach.mounts import present_claim
 from cloud.kinds import pods, volumeattachments
+from cloud.kinds.persistentvolumes import node_terms
 from cloud.kinds.rules.fields import Body, condition_of, part
-from cloud.placement.affinity import Fit
+from cloud.nodes.unique_segments import HOSTNAME
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from cloud.sync.fact_table import FactTable
+from common.objects.node_selector import choices, selects
 from common.objects.pod_fact import MOUNTED, UNMOUNTED, ToldVolume, VolumeState, read_volumes, shorten
+from common.objects.topology import NODE_SEGMENT
 from common.pages.hub import VolumeStatus
 
 # By the name of the driver and the handle of the volume: the nodes that have it according to the placement.
@@ -33,6 +37,7 @@ _ERROR_CHARS = 1_000
 _POD = "Pod"
 _VOLUME = "PersistentVolume"
 _ATTACHMENT = "VolumeAttachment"
+_NODE = "Node"
 
 
 @dataclass(slots=True)
@@ -54,12 +59,13 @@ def report_placed(placed: Placed, *, state: str = "known") -> Iterator[VolumeSta
         yield from _unused(_volume(handle, driver), nodes, state)
 
 
-def report(source: Source, facts: FactTable, placed: Placed, fit: Callable[[str, str], Fit]) -> Iterator[VolumeStatus]:
+def report(source: Source, facts: FactTable, placed: Placed) -> Iterator[VolumeStatus]:
     """The entries of all PersistentVolumes of CSI drivers by name, then of volumes without a PersistentVolume.
 
-    `placed` gives the nodes of volumes that are unused; `fit` (`Placement.fit`), if the placement has not made one.
+    `placed` gives the nodes of volumes that are unused.
     """
     uses = _uses(source, facts)
+    nodes = _Nodes(source)
     without = dict(placed)
     for ref in sorted(source.refs(_VOLUME), key=lambda ref: ref.name):
         body = source.body(ref)
@@ -76,8 +82,7 @@ def report(source: Source, facts: FactTable, placed: Placed, fit: Callable[[str,
             yield replace(volume, node=node, state=_state(use), pods=sorted(use.pods), error=use.error)
         if ref.name not in uses:
             phase = str(part(body, "status").get("phase") or "known").lower()
-            named = fit(*key).named
-            yield from _unused(volume, placed.get(key) or (named if len(named) == 1 else [""]), phase)
+            yield from _unused(volume, placed.get(key) or [nodes.named_by(body)], phase)
     yield from report_placed(without, state="no PV" if source.is_ready else "known")
 
 
@@ -151,3 +156,40 @@ def _told(pod: Body, fact: Fact | None) -> tuple[Mapping[str, ToldVolume], ToldV
     if mounted.get("reason") == UNMOUNTED:
         return {}, waiting
     return {}, ToldVolume("", VolumeState.UNKNOWN, str(mounted.get("message") or ""))
+
+
+class _Nodes:
+    """Finds nodes by name and by label. A node without a Node object has only its name, also as its `HOSTNAME`."""
+
+    def __init__(self, source: Source) -> None:
+        bodies = {ref.name: source.body(ref) or {} for ref in source.refs(_NODE)}
+        self._labels = {name: body.get("metadata", {}).get("labels") or {} for name, body in bodies.items()}
+        # The nodes by key and value of a label, for each key that was needed.
+        self._by_label: dict[str, dict[str, set[str]]] = {}
+
+    def named_by(self, volume: Body) -> str:
+        """The node that a volume's affinity allows; empty if it allows none or several."""
+        found = {
+            name
+            for term in node_terms(volume)
+            for name in self._candidates(term)
+            if selects([term], self._labels_of(name), name)
+        }
+        return found.pop() if len(found) == 1 else ""
+
+    def _candidates(self, term: Mapping[str, Any]) -> Iterable[str]:
+        narrowed = [{name for value in values for name in self._with(key, value)} for key, values in choices(term)]
+        return min(narrowed, key=len, default=self._labels.keys())
+
+    def _labels_of(self, name: str) -> Mapping[str, str]:
+        return {NODE_SEGMENT: name, **self._labels.get(name, {HOSTNAME: name})}
+
+    def _with(self, key: str, value: str) -> Iterable[str]:
+        if key not in self._by_label:
+            known = self._by_label[key] = defaultdict[str, set[str]](set)
+            for name, labels in self._labels.items():
+                if key in labels:
+                    known[labels[key]].add(name)
+        found = self._by_label[key].get(value, set())
+        named = key == NODE_SEGMENT or (key == HOSTNAME and value not in self._labels)
+        return found or ([value] if named else [])

@@ -10,7 +10,7 @@ from edge.reports.pod_facts import PodFacts
 from edge.volume_errors import VolumeRefused
 from tests.kit.cluster_objects import claim, entries, pod, volume
 from tests.kit.edge_volumes import EdgeVolumes
-from tests.unit.test_volume_report import Facts, anywhere
+from tests.unit.test_volume_report import Facts
 
 WEB = Ref("Pod", "default", "web")
 
@@ -29,7 +29,7 @@ async def reported(*errors: str) -> dict[Any, tuple[Any, Any]]:
     bound = [(claim(name, volume=name), volume(name, claim=f"default/{name}")) for name in ("data", "logs")]
     objects = Source()
     objects.update({ref: it.item for ref, it in entries(web, *sum(bound, ())).items()}, ready=True)
-    return {it.pv: (it.state, it.error) for it in report(objects, facts, {}, anywhere)}
+    return {it.pv: (it.state, it.error) for it in report(objects, facts, {})}
 
 
 async def test_a_volume_that_is_not_mounted_is_never_reported_mounted_however_long_anothers_error_is() -> None:

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from cloud.parts.volume_report import report, report_placed
-from cloud.placement.affinity import Fit
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from common.objects.objects import Ref, Stamp
 from common.objects.pod_fact import MOUNTED, RELEASED
 from common.pages.hub import VolumeStatus
-from tests.kit.cluster_objects import DRIVER, attachment, claim, entries, pod, volume
+from tests.kit.cluster_objects import DRIVER, attachment, claim, entries, node, pod, volume
 
 CLAIMED = (claim("data", volume="v"), volume("v", claim="default/data"))
 
@@ -52,23 +51,14 @@ def told(objects: Source, name: str, status: str, *volumes: Any, uid: str = "", 
     return {ref: Fact(Stamp("", "1"), {"metadata": metadata, "status": status_told})}
 
 
-def anywhere(_driver: str, _handle: str) -> Fit:
-    """Of a volume that names no node."""
-    return Fit([], [])
-
-
 def lines(objects: Source, facts: Facts | None = None, **more: Any) -> list[tuple[Any, ...]]:
-    placed, named = more.get("placed", {}), more.get("named", {})
-
-    def fit(_driver: str, handle: str) -> Fit:
-        return Fit(named.get(handle, []), [])
-
-    return [(it.pv, it.node, it.state, it.error) for it in report(objects, facts or Facts(), placed, fit)]
+    placed = more.get("placed", {})
+    return [(it.pv, it.node, it.state, it.error) for it in report(objects, facts or Facts(), placed)]
 
 
 def test_an_entry_names_the_volume_its_claim_its_node_and_who_uses_it_there() -> None:
     objects = source(pod("web", claims=("data",)), *CLAIMED)
-    assert list(report(objects, Facts(n1=told(objects, "web", "True")), {}, anywhere)) == [
+    assert list(report(objects, Facts(n1=told(objects, "web", "True")), {})) == [
         VolumeStatus(
             volume="h-v",
             driver=DRIVER,
@@ -90,14 +80,51 @@ def test_pods_use_the_volume_of_their_claim_and_not_that_of_an_earlier_one_of_it
     assert lines(objects, told_mounted) == [("before", "", "released", ""), ("v", "n1", "mounted", "")]
 
 
-def test_a_volume_that_nobody_uses_has_its_phase_for_a_state_and_the_only_node_that_its_affinity_names() -> None:
+def test_a_volume_that_nobody_uses_has_its_phase_for_a_state_and_the_node_that_its_affinity_names() -> None:
+    expression = {"key": "csi-bridge.io/node", "operator": "In", "values": ["n7"]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    free = volume("free", nodeAffinity=affinity)
     bound = volume("bound", claim="default/x") | {"status": {"phase": "Bound"}}
-    objects = source(volume("free"), bound, volume("in-a-zone-of-two"))
-    named = {"h-free": ["n7"], "h-in-a-zone-of-two": ["n1", "n2"]}
-    assert lines(objects, named=named) == [
-        ("bound", "", "bound", ""),
-        ("free", "n7", "known", ""),
-        ("in-a-zone-of-two", "", "known", ""),
+    assert lines(source(free, bound)) == [("bound", "", "bound", ""), ("free", "n7", "known", "")]
+
+
+def bound(name: str, **wanted: list[str]) -> Any:
+    """A volume that may be used where labels have one of these values; `_` in a key is a `/`."""
+    expressions = [{"key": key.replace("_", "/"), "operator": "In", "values": it} for key, it in wanted.items()]
+    return volume(name, nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}})
+
+
+def test_the_node_that_an_affinity_names_is_the_one_whose_node_object_fits() -> None:
+    """A kubelet's hostname need not be the node's name, and another node may be called so."""
+    hostname = "kubernetes.io_hostname"
+    objects = source(
+        node("n1", **{"kubernetes.io/hostname": "n1.example", "zone": "a"}),
+        node("n2", **{"kubernetes.io/hostname": "n1", "zone": "a"}),
+        node("n3", zone="b"),
+        bound("by-hostname", **{hostname: ["n1.example"]}),
+        bound("by-label", zone=["b"]),
+        bound("by-name-of-another", **{hostname: ["n1"]}),
+        bound("by-segment", **{"csi-bridge.io_node": ["n1"]}),
+        bound("by-two-labels", zone=["a"], **{hostname: ["n1"]}),
+        bound("in-a-zone-of-two", zone=["a"]),
+        bound("nowhere", zone=["c"]),
+    )
+    assert [(name, at) for name, at, _, _ in lines(objects)] == [
+        ("by-hostname", "n1"),
+        ("by-label", "n3"),
+        ("by-name-of-another", "n2"),
+        ("by-segment", "n1"),
+        ("by-two-labels", "n2"),
+        ("in-a-zone-of-two", ""),
+        ("nowhere", ""),
+    ]
+
+
+def test_a_nodes_name_is_its_hostname_where_there_is_no_node_object() -> None:
+    on_n1, on_n2 = (bound(f"on-{name}", **{"kubernetes.io_hostname": [name]}) for name in ("n1", "n2"))
+    assert [(name, at) for name, at, _, _ in lines(source(node("n1"), on_n1, on_n2))] == [
+        ("on-n1", ""),
+        ("on-n2", "n2"),
     ]
 
 
@@ -214,6 +241,6 @@ def test_volumes_of_no_csi_driver_are_nobodys_business() -> None:
 
 def test_a_volume_without_a_pv_is_only_known_while_the_hub_still_reads_the_objects() -> None:
     objects = Source()
-    assert [it.state for it in report(objects, Facts(), {(DRIVER, "h"): ["n1"]}, anywhere)] == ["known"]
+    assert [it.state for it in report(objects, Facts(), {(DRIVER, "h"): ["n1"]})] == ["known"]
     objects.update({}, ready=True)
-    assert [it.state for it in report(objects, Facts(), {(DRIVER, "h"): ["n1"]}, anywhere)] == ["no PV"]
+    assert [it.state for it in report(objects, Facts(), {(DRIVER, "h"): ["n1"]})] == ["no PV"]
