@@ -505,7 +505,7 @@ async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_ref
         await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert re.fullmatch(
         r"the hub cannot record which edge node this is on \(.*state\.db: .*disk is full.*\); "
-        r"retry once the hub can write .*state\.db again",
+        r"retry once the hub can write .*state\.db again: make room on the disk or repair it",
         str(refused.value),
     )
     answer.set_result((None, Status(Code.UNAVAILABLE)))
