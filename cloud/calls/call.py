@@ -14,11 +14,11 @@ A `Call` is the receiver of two streams (`common.session.receiver.Receiver`): th
 
 A create, and a call that deletes something, is recorded besides (`cloud.claims.claims`):
 
-* `Keeping.FIRST`: the name is recorded before the call is sent, and the things that a create made before the caller
-  gets the success.
-* `Keeping.LATE`, the exemption in `claims`: the call is sent and answered at once, and the hub reads no answer of the
-  usual size. If the caller does not acknowledge the answer, its things are recorded.
-* `Keeping.OPEN`, for a driver with an elected node: as FIRST, and the book keeps no ids.
+* `Recording.AHEAD`: the hub records the name before it sends the call. It records the things that a create made before
+  the caller gets the success.
+* `Recording.LATE`, the exception in `claims`: the hub sends and answers the call at once, and reads no answer of the
+  usual size. If the caller does not acknowledge the answer, the hub records its things.
+* `Recording.NAME_ONLY`, for a driver with an elected node: as AHEAD, but the book keeps no ids.
 * A create never hands on the id of a thing that another node has made (`foreign_ids`): the create stays in doubt, and
   this node does not get the id. This does not hold where several nodes reach the same storage.
 * A create hands on one message, and only if the hub can read it (but for LATE): a caller that reads more than the hub
@@ -40,9 +40,9 @@ from cloud.nodes.edge_nodes import Nodes
 from cloud.nodes.question import Question
 from cloud.nodes.visit import Visit
 from cloud.placement import outcome
-from cloud.placement.decisions import AskAll, CallInfo, Keeping, Route, Segment
+from cloud.placement.decisions import AskAll, CallInfo, Recording, Route, Segment
 from cloud.placement.placement import Placement
-from cloud.placement.segment import placed_answer, without_topology
+from cloud.placement.segment import answer_with_topology, without_topology
 from cloud.trust.admission import Role, foreign_driver
 from common.csi.methods import UNARY, is_controller_side
 from common.errors import (
@@ -191,7 +191,7 @@ class Call(Account, Receiver):
             machine=route.machine,
             stopped_nodes=route.stopped_nodes,
         )
-        write = claims.claim(info.driver, attempt) if route.keeping is not Keeping.LATE else None
+        write = claims.record_open(info.driver, attempt) if route.recording is not Recording.LATE else None
         if write is not None:
             write.add_done_callback(self._claimed)
         else:
@@ -274,7 +274,7 @@ class Call(Account, Receiver):
         write = None
         if message is not None:
             self._unreturned_sizes.append(len(message))
-        if self._route.keeping is not Keeping.NEVER or self._route.segment is not Segment.AS_IS:
+        if self._route.recording is not Recording.NEVER or self._route.segment is not Segment.AS_IS:
             try:
                 if message is not None:
                     message = self._message = self._checked(message, is_only=True)
@@ -389,12 +389,14 @@ class Call(Account, Receiver):
         if self._attempt is not None:
             if not is_only:
                 why = "more than one message"
-            elif route.keeping is not Keeping.LATE or len(message) > LONGEST_CHARS:  # a smaller one has no large ids
+            elif (
+                route.recording is not Recording.LATE or len(message) > LONGEST_CHARS
+            ):  # a smaller one has no large ids
                 why = self._read(message)
             if why:
                 self._end_attempt(in_doubt=True)
                 raise answer_refused(info.driver, info.name, route.node, why)
-        return message if route.segment is Segment.AS_IS else placed_answer(info.method, route, message)
+        return message if route.segment is Segment.AS_IS else answer_with_topology(info.method, route, message)
 
     def _read(self, message: bytes) -> str:
         # Returns why the hub cannot read the answer to a create; empty if it can.
@@ -420,18 +422,18 @@ class Call(Account, Receiver):
         if attempt is None:
             if not status.ok or not route.deletes or info.name:
                 return None
-            settles = route.keeping is Keeping.FIRST and not info.is_placed
-            return claims.record_deleted(info.driver, route.node, route.deletes, settles=settles)
-        was_kept = attempt.claim.is_kept
-        if route.keeping is Keeping.OPEN:
+            is_pinned_by_hand = route.recording is Recording.AHEAD and not info.is_local
+            return claims.record_deleted(info.driver, route.node, route.deletes, is_pinned_by_hand=is_pinned_by_hand)
+        was_recorded = attempt.claim.must_record
+        if route.recording is Recording.NAME_ONLY:
             freed = self._settle(status)
         elif not status.ok:
             self._fail_create(attempt, status)
             freed = []
-        elif route.keeping is Keeping.LATE:  # `released` ends the attempt
+        elif route.recording is Recording.LATE:  # `released` ends the attempt
             return None
         else:
-            if info.is_placed or route.has_own_ids:
+            if info.is_local or route.has_own_ids:
                 foreign = self._calls.placement.foreign
                 book = claims.book(info.driver)
                 try:
@@ -442,7 +444,7 @@ class Call(Account, Receiver):
             self._attempt = None
             return claims.record_made(info.driver, attempt, route.node, self._made.things)
         # Nobody asks again after a final answer, so the records must not have the name as open then.
-        ended = [*freed, info.name] if was_kept and not attempt.claim.is_kept else freed
+        ended = [*freed, info.name] if was_recorded and not attempt.claim.must_record else freed
         return claims.write_names(info.driver, ended) if ended else None
 
     def _recorded(self, claim: Claim | None, write: asyncio.Future[None]) -> None:
@@ -497,7 +499,7 @@ class Call(Account, Receiver):
             if message is not None:
                 claims.note_new(info.driver, node, info.method, message)
             self._end_attempt(in_doubt=False)
-        elif message is not None and self._route.keeping is Keeping.LATE and not self._read(message):
+        elif message is not None and self._route.recording is Recording.LATE and not self._read(message):
             self._attempt = None
             claims.record_unacknowledged(info.driver, attempt, node, self._made.things)
         else:

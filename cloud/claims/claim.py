@@ -1,7 +1,9 @@
-"""A claim: the row of one name, the things in it, and the calls under it; and its record. Pure.
+"""A claim: the row of one name, with its calls and its things. Pure.
 
-`book` describes its states in memory and in the records. The body of a record has `state`, and those of `node`,
-`since`, `lease_s`, `machine` and `ids` that are not empty.
+`book` describes the states. The body of its record has `state`, and of `node`, `since`, `lease_s`, `machine` and `ids`
+all that are not empty. For example, n1 made vol-1 under the name `CreateVolume pvc-1`:
+
+    {"state": "made", "ids": [{"kind": "volume", "id": "vol-1", "node": "n1", "since": 1764345600.0}]}
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ Place = tuple[str, Thing, str]  # Driver, thing and node
 
 
 class ClaimState(StrEnum):
-    """The state of a claim's row. In the records, a call that runs and one in doubt are the same."""
+    """The state of a claim in the records. They do not tell a running call from one in doubt: both are open."""
 
     OPEN = "open"
     MADE = "made"
@@ -22,25 +24,26 @@ class ClaimState(StrEnum):
 
 
 class Mark(StrEnum):
-    """The mark of a node in the records. They have no ids of its lists: the hub asks the node again."""
+    """The mark of a node in the records. It stands for things whose ids the records do not have."""
 
-    LISTED = "listed"  # its lists tell ids that no claim has
-    # The hub forgot the node, which had things. It ends when the node lists again, or when they are given up.
+    LISTED = "listed"  # the node's lists name ids that no claim has
+    # The hub forgot the node although it had things. The mark ends when the node lists again, or when an operator gives
+    # the things up.
     FORGOTTEN = "forgotten"
 
 
 @dataclass(slots=True)
-class Id:
-    """A thing at a node."""
+class IdEntry:
+    """The entry of one thing at one node."""
 
-    name: str  # the name of its claim; empty: only a list tells the thing
+    name: str  # the name of its claim; empty: only a list names the thing
     since: float  # when the book first had the thing there, in seconds since the epoch
-    gone: float = 0.0  # when it was deleted, in seconds since the epoch; 0 while it exists
+    deleted_at: float = 0.0  # when the node deleted it, in seconds since the epoch; 0 while it exists
 
     @property
     def is_made(self) -> bool:
         """Whether the thing exists, and a create made it."""
-        return bool(self.name) and not self.gone
+        return bool(self.name) and not self.deleted_at
 
 
 @dataclass(slots=True, eq=False)
@@ -49,54 +52,54 @@ class Claim:
 
     name: str
     node: str = ""  # the node of the open calls; empty: none was open yet
-    since: float = 0.0  # when the first of them began, in seconds since the epoch
-    # how long the node's agent may go on with the call without its hub (`Hello.controller_lease_s`), if another node
-    # may take the call over after that; 0: none may.
+    since: float = 0.0  # when the first open call began, in seconds since the epoch
+    # how long the node's agent may run the call without its hub (`Hello.controller_lease_s`). After that, another node
+    # may take the call over. 0: no other node may.
     lease_s: int = 0
-    # of a driver with an elected node, the instance of the node's agent (`Hello.instance`): another machine may have
-    # the node's name later.
+    # of a driver with an elected node: the instance of the node's agent (`Hello.instance`). Another machine may get the
+    # node's name later.
     machine: str = ""
-    ids: dict[tuple[Thing, str], Id] = field(default_factory=dict)  # the things, by thing and node
-    running: int = 0  # how many calls run
-    sent: int = 0  # how many were sent. Each one's number is the value of this when it was sent.
-    certain: int = 0  # the highest number of a call that ended with a final answer
-    doubtful: int = 0  # the highest number of a call that may have made something that no answer named
-    is_kept: bool = False  # whether the records have to show that a call is open
-    is_confirmed: bool = False  # whether they are known to show it
+    ids: dict[tuple[Thing, str], IdEntry] = field(default_factory=dict)  # the things, by thing and node
+    running: int = 0  # the number of calls that run
+    sent: int = 0  # the number of calls that the hub has sent. It numbers them: the first one is 1.
+    last_final: int = 0  # the highest number of a call that ended with a final answer
+    last_doubtful: int = 0  # the highest number of a call that may have made something that no answer named
+    must_record: bool = False  # whether the records have to show that a call is open
+    is_confirmed: bool = False  # whether the hub knows that they show it
     has_row: bool = False  # whether the records may have a row of the name
 
     @property
     def in_doubt(self) -> bool:
         """Whether something may exist that no answer named."""
-        return self.doubtful > self.certain
+        return self.last_doubtful > self.last_final
 
     @property
     def is_open(self) -> bool:
         """Whether a call runs, or is in doubt."""
-        return self.running > 0 or self.doubtful > self.certain
+        return self.running > 0 or self.last_doubtful > self.last_final
 
     @property
     def made_at(self) -> set[str]:
-        return {node for (_, node), its in self.ids.items() if not its.gone}
+        return {node for (_, node), entry in self.ids.items() if not entry.deleted_at}
 
     def doubt(self) -> None:
-        """Put the name in doubt, also if its outcome was certain."""
+        """Put the name in doubt."""
         self.sent += 1
-        self.doubtful = self.sent
+        self.last_doubtful = self.sent
 
     def body(self) -> dict[str, Any] | None:
-        """The body of the record that there should be; None: none."""
+        """The body of the claim's record; None if the records should have none."""
         ids = []
         state = ClaimState.DELETED
-        for (thing, node), its in self.ids.items():
-            told = {"kind": thing.kind, "id": thing.id, "node": node, "since": its.since}
-            if its.gone:
-                told["gone"] = its.gone
+        for (thing, node), entry in self.ids.items():
+            told = {"kind": thing.kind, "id": thing.id, "node": node, "since": entry.since}
+            if entry.deleted_at:
+                told["gone"] = entry.deleted_at
             else:
                 state = ClaimState.MADE
             ids.append(told)
         body: dict[str, Any] = {"state": state}
-        if self.is_kept and self.is_open:
+        if self.must_record and self.is_open:
             body |= {"state": ClaimState.OPEN, "node": self.node, "since": self.since}
             if self.lease_s:
                 body["lease_s"] = self.lease_s
@@ -110,9 +113,9 @@ class Claim:
 
 
 def read_claim(name: str, body: dict[str, Any]) -> Claim:
-    """The claim that a record has; its open call is in doubt.
+    """Read the claim in a record. If its state is open, the claim is in doubt.
 
-    Raises KeyError, TypeError or ValueError if it cannot be read.
+    Raises KeyError, TypeError or ValueError.
     """
     node = text_in(body.get("node", ""))
     machine = text_in(body.get("machine", ""))
@@ -120,10 +123,10 @@ def read_claim(name: str, body: dict[str, Any]) -> Claim:
     for told in body.get("ids", ()):
         thing = Thing(text_in(told["kind"]), text_in(told["id"]))
         node = text_in(told["node"])
-        claim.ids[thing, node] = Id(name, float(told["since"]), float(told.get("gone", 0)))
+        claim.ids[thing, node] = IdEntry(name, float(told["since"]), float(told.get("gone", 0)))
     if ClaimState(body["state"]) is ClaimState.OPEN:
         claim.doubt()
-        claim.is_kept = claim.is_confirmed = True
+        claim.must_record = claim.is_confirmed = True
     return claim
 
 
@@ -136,17 +139,17 @@ def text_in(value: Any) -> str:  # of a record
 class Attempt:
     """One call under a name.
 
-    Get it from `Book.begin`, `send` it unless something prevents that, and give it to `Book.end_attempt`.
+    Get it from `Book.begin`. Call `send` when the hub sends the call. Give it to `Book.end_attempt`, sent or not.
     """
 
     __slots__ = ("claim", "deletions", "number")
 
     def __init__(self, claim: Claim, deletions: int = 0) -> None:
         self.claim, self.deletions = claim, deletions  # `Book.deletions` when it began
-        self.number = 0  # as `Claim.sent`; 0: it was not sent
+        self.number = 0  # its number in `Claim.sent`; 0: the hub has not sent it
         claim.running += 1
 
     def send(self) -> None:
-        """Count it as sent. Call this right before the hub sends it."""
+        """Count the call as sent. Call this right before the hub sends it."""
         self.claim.sent += 1
         self.number = self.claim.sent

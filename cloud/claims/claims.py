@@ -7,23 +7,24 @@ claim      driver, name           see `cloud.claims.claim`
 claim      driver, `Node n1`      state (`Mark`), node
 election   driver                 node, epoch, since, why (`Elected`)
 
-One process holds the books, in one event loop. So a decision and its change are one step if no await lies between. The
-records keep other hubs out.
+One process holds the books, in one event loop. So a decision and its change of a book are one step, if no await lies
+between them. The records let no other hub write.
 
 Rules:
 
-* Memory changes at once. `_write` returns the write, so a caller can wait for it. `_put` returns nothing, and the
-  records retry it.
-* A failed write may have written the first few of its rows. Each write is ordered so that any prefix of it is safe.
-* When the hub places a call, it records the call before a node gets it, and the final answer before the caller gets it.
-  So a name costs two writes, and one more when its thing is deleted. If the write of the answer fails, the name stays
-  open in the records, and the caller asks again.
-* A create that the caller pins to a node waits for no write. The records get it only if its outcome is in doubt, or if
-  nobody took its answer. Until then only memory has it, and a killed hub forgets it. That is safe as long as the caller
-  pins all creates of a name to one node.
-* A claim that the records have as open is in doubt when the hub starts.
-* No record holds a list. After a restart, an id that only a list named is unknown until its node lists again; the
-  node's mark says that it had such ids.
+* A change counts in memory at once, and the records get it later. `_write` returns a future, so the caller can wait for
+  the records. `_put` returns nothing, and the records retry it until it works.
+* A failed write may have written the first of its rows. So each write orders its rows: a hub that starts after any of
+  them must forget no thing. For example, `forget` writes a node's mark before it deletes the node's rows.
+* If the hub chooses the node of a call, or an operator sends a create by hand, the hub writes twice. It writes the open
+  name before the node gets the call, and the outcome before the caller gets the answer. If the second write fails, the
+  records still show the name as open. The caller gets an error, and retries.
+* Exception: if a proxy driver pins a create, the call waits for no write. The hub records it only if its outcome is in
+  doubt, or if the caller does not take the answer. A hub that is killed before that forgets it. That is safe as long as
+  the proxy driver pins all creates of a name to one node.
+* If the records show a claim as open when the hub starts, the claim is in doubt.
+* The records have no lists. After a restart, the hub does not know an id that only a list named, until the node lists
+  again. The node's mark in the records says that it had such ids.
 """
 
 import asyncio
@@ -35,8 +36,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
-from cloud.claims.book import GONE_S, MOST_LISTED_BYTES, Book, listed_bytes
-from cloud.claims.claim import Attempt, Claim, Id, Mark, Place, read_claim, text_in
+from cloud.claims.book import DELETED_KEPT_S, MOST_LISTED_BYTES, Book, listed_bytes
+from cloud.claims.claim import Attempt, Claim, IdEntry, Mark, Place, read_claim, text_in
 from cloud.claims.election import Elected
 from cloud.claims.ledger import Ledger, read
 from cloud.claims.recent import Recent
@@ -46,7 +47,7 @@ from cloud.records.records import CLUSTER, Body, Change, Key, RecordKind, Record
 from common.errors import CallError, name_elsewhere, no_place
 from common.store.database_writer import WriteFailed
 
-_NODE: Final = "Node "  # Begins the name of a mark. A claim's name begins with a method.
+_NODE: Final = "Node "  # begins the name of a mark's row. A claim's name begins with a CSI method.
 
 
 class Claims:
@@ -59,14 +60,18 @@ class Claims:
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """All modules of `placement` use these two clocks. Raises SettingsError if a record cannot be read."""
+        """Read the records. All modules of `placement` use these two clocks.
+
+        Raises:
+            SettingsError: the hub cannot read a record.
+        """
         self.now = now
         self.monotonic = monotonic
         self._records = records
-        # the last election of each driver, as it is known to be in the records.
+        # By driver: the last election that the records have.
         self.elections = dict(records.take(RecordKind.ELECTION, _read_election))
         self._books: defaultdict[str, Book] = defaultdict(Book)
-        # By driver and node: the names that `forget` changed in memory, and whose old rows the records may still have.
+        # By driver and node: the names that `forget` changed in memory. The records may still have their old rows.
         self._outdated_rows: dict[tuple[str, str], set[str]] = {}
         self._recent = Recent(now())
         rows = records.take(RecordKind.CLAIM, _read)
@@ -75,7 +80,8 @@ class Claims:
                 self._load(self._books[key[0]], content)
             else:
                 self._books[key[0]].mark(*content)
-        # Rewrite a row whose thing stands in a newer row, else the thing comes back when the newer row is deleted.
+        # Two rows may have the same thing. Take it out of the older row, else it comes back when the newer row is
+        # deleted.
         for key, body, _ in rows:
             present = self._record(key)
             if present.body != body:
@@ -87,7 +93,7 @@ class Claims:
 
     def book(self, driver: str) -> Book:
         """A driver's book. Change it by the methods of this class."""
-        return self._books.get(driver) or Book()  # an empty book, not kept: a question must not create one
+        return self._books.get(driver) or Book()  # a question creates no book: callers could ask for any driver
 
     def knows(self, node: str, driver: str = "") -> bool:
         return any(
@@ -129,7 +135,9 @@ class Claims:
         machine: str = "",
         stopped_nodes: Collection[str] = (),
     ) -> Attempt:
-        """Begin a call under a name. The nodes in `stopped_nodes` surely run no call of the name any more.
+        """Begin a call under a name.
+
+        The nodes in `stopped_nodes` have surely stopped their calls of the name, so these do not count as open.
 
         Raises:
             CallError: a call of the name is open at another node.
@@ -140,17 +148,17 @@ class Claims:
             raise name_elsewhere(driver, name, claim.node, node)
         return book.begin(name, node, self.now(), lease_s=lease_s, machine=machine)
 
-    def claim(self, driver: str, attempt: Attempt) -> "asyncio.Future[None] | None":
-        """Write that the call is open. Returns the write, for `confirm`, or None if the records already say so."""
+    def record_open(self, driver: str, attempt: Attempt) -> "asyncio.Future[None] | None":
+        """Record that a call of the name is open. Returns the write, for `confirm`; None if the records show it."""
         claim = attempt.claim
-        claim.is_kept = True
+        claim.must_record = True
         return None if claim.is_confirmed else self._write(driver, [claim])
 
     def confirm(self, driver: str, attempt: Attempt, write: "asyncio.Future[None]") -> None:
-        """Note that the write of a claim has ended. The call may be sent then.
+        """Note that the write of `record_open` has ended. The hub may send the call then.
 
         Raises:
-            CallError: the records do not show that the call is open, or the name is no longer the node's.
+            CallError: the write has failed, or the name is no longer the node's.
         """
         claim = attempt.claim
         self.check(write)
@@ -160,41 +168,42 @@ class Claims:
         claim.is_confirmed = True
 
     def end_attempt(self, driver: str, attempt: Attempt, *, in_doubt: bool | None) -> None:
-        """Count the end of a call (`Book.end_attempt`). The records learn of a new doubt, or that the name is free."""
+        """Count the end of a call (`Book.end_attempt`). If it leaves a doubt or frees the name, record that."""
         book = self._books[driver]
         claim = attempt.claim
-        was_kept = claim.is_kept
+        was_recorded = claim.must_record
         is_ours = book.claims.get(claim.name) is claim
         book.end_attempt(attempt, in_doubt=in_doubt)
         if not is_ours:
             return
         has_new_doubt = claim.in_doubt and not claim.is_confirmed
         if has_new_doubt:
-            claim.is_kept = True
-        # `Book.end_attempt` clears `is_kept` when no call of the name is open any more.
-        if has_new_doubt or (was_kept and not claim.is_kept):
+            claim.must_record = True
+        # `Book.end_attempt` clears `must_record` when no call of the name is open any more.
+        if has_new_doubt or (was_recorded and not claim.must_record):
             self._put(driver, claim)
 
     def free(self, driver: str, names: Iterable[str]) -> None:
-        """Free names whose outcome does not matter any more. A name with calls under way stays."""
+        """Free names whose outcome does not matter any more. A name with a running call stays."""
         book = self._books[driver]
         for claim in [book.claims[name] for name in names if name in book.claims]:
             if not claim.running:
-                claim.certain = claim.sent
+                claim.last_final = claim.sent
                 book.index(claim)
                 self._put(driver, claim)
 
     def write_names(self, driver: str, names: Iterable[str]) -> "asyncio.Future[None]":
-        """Write some names as memory has them now. Returns the write, for `check`."""
+        """Write the rows of some names, as memory has them now. Returns the write, for `check`."""
         return self._records.write([self._record((driver, name)) for name in names])
 
     def check(self, write: "asyncio.Future[None]", driver: str = "", claim: Claim | None = None) -> None:
         """Check a write that has ended.
 
-        Pass `claim` after `record_made`: if another claim has taken its name meanwhile, that one is written again.
+        Pass `claim` after `record_made`. If the write has failed, and another claim has its name by now, the hub writes
+        that claim again.
 
         Raises:
-            CallError: the write has failed. The records have the claim as open, and things as they were.
+            CallError: the write has failed. The records still show the claim as open, and the things as before.
         """
         error = write.exception()
         if error is None:
@@ -212,13 +221,13 @@ class Claims:
     def record_made(
         self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]
     ) -> "asyncio.Future[None]":
-        """End a call that has made things, and record these. Returns the write, for `check`."""
+        """End a call that has made things, and record the things. Returns the write, for `check`."""
         book = self._books[driver]
         claim = attempt.claim
         touched = list[Claim]()
         for thing in things:
             since = _first_seen(book, thing, node, self.now())
-            touched += book.put(claim.name, thing, node, Id(claim.name, since))
+            touched += book.put(claim.name, thing, node, IdEntry(claim.name, since))
         if things:
             book.end_attempt(attempt, in_doubt=False)
         else:
@@ -226,19 +235,19 @@ class Claims:
         for changed in touched:
             book.index(changed)
         if len(touched) > 1:
-            # The claims that lost a thing are written first. Until this claim's own row is written, the records show
-            # its name as open at the node.
+            # The claims that have lost a thing come first, this claim's row last. Until that row is written, the
+            # records show this name as open at the node: no thing is forgotten.
             touched.sort(key=lambda changed: changed.name == claim.name)
         return self._write(driver, touched)
 
     def note_new(self, driver: str, node: str, method: str, answer: bytes) -> None:
-        """Note a create's answer that names things which the book does not keep, for the leak audit."""
+        """Note a create's answer whose things the book does not keep. The leak audit reads it."""
         self._recent.add(driver, node, method, answer, self.now())
 
     def record_unacknowledged(self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]) -> None:
-        """End a call whose success the caller has not acknowledged, and record its things soon.
+        """End a call whose success the caller has not acknowledged, and record its things without a wait.
 
-        If there are none, or if they may have been deleted since the call began, the call is in doubt.
+        The call is in doubt if it has made no things, or if a node may have deleted them since the call began.
         """
         book = self._books[driver]
         claim = attempt.claim
@@ -246,29 +255,29 @@ class Claims:
         is_gone = book.deletions != attempt.deletions
         for thing in things:
             stored = book.ids.get(thing, {}).get(node)
-            is_gone |= stored is not None and stored.gone > claim.since
+            is_gone |= stored is not None and stored.deleted_at > claim.since
         if not things or is_gone or book.claims.get(claim.name) is not claim:
             self.end_attempt(driver, attempt, in_doubt=True)
             return
         for thing in things:
             if node not in book.makers(thing):
-                touched += book.put(claim.name, thing, node, Id(claim.name, self.now()))
+                touched += book.put(claim.name, thing, node, IdEntry(claim.name, self.now()))
         self.end_attempt(driver, attempt, in_doubt=False)
         for changed in touched:
             book.index(changed)
             self._put(driver, changed)
 
     def record_deleted(
-        self, driver: str, node: str, things: Iterable[Thing], *, settles: bool
+        self, driver: str, node: str, things: Iterable[Thing], *, is_pinned_by_hand: bool
     ) -> "asyncio.Future[None]":
         """Record that a node has deleted things. Returns the write, for `check`.
 
-        `settles`: an operator orders the deletion. If other nodes have the id too, and at this node
-        only a list could name it, the hub drops the list entry and records no deletion: the id then belongs to the
-        other nodes.
+        `is_pinned_by_hand`: an operator has sent the deletion to this node. If only the node's list named the id, and
+        other nodes have the id too, this ends the conflict. The hub drops the list entry, and records no deletion: the
+        id belongs to the other nodes.
 
-        An id that the node was not known to have is not recorded if it is too long, or if the driver had `MOST_GONE`
-        deletions within the last hour: callers can invent any number of ids.
+        Callers can invent any number of ids. So the hub does not record the deletion of an unknown id that is too long,
+        or that comes after `MOST_DELETED` deletions within an hour.
         """
         book = self._books[driver]
         now = self.now()
@@ -277,22 +286,25 @@ class Claims:
         for thing in things:
             old = book.ids.get(thing, {}).get(node)
             is_listed = node in book.listed.get(thing, ())
-            if old is None and not is_listed and (len(thing.id) > LONGEST_CHARS or book.gone_since > now - GONE_S):
+            is_unknown = old is None and not is_listed
+            if is_unknown and (len(thing.id) > LONGEST_CHARS or book.oldest_counted_deletion > now - DELETED_KEPT_S):
                 continue
             is_by_lists = old is None and (is_listed or (node, thing.kind) in book.lists)
             is_unlisted |= book.unlist(thing, node)
-            if settles and is_by_lists and any(book.has(thing, other) for other in book.nodes if other != node):
+            others = (other for other in book.nodes if other != node)
+            if is_pinned_by_hand and is_by_lists and any(book.has(thing, other) for other in others):
                 continue
-            deleted = Id(deletion_of(thing), now, gone=now) if old is None else Id(old.name, old.since, gone=now)
-            touched += book.put(deleted.name, thing, node, deleted)
-        purged = book.purge(now - GONE_S)
+            name, since = (old.name, old.since) if old is not None else (deletion_of(thing), now)
+            deleted = IdEntry(name, since, deleted_at=now)
+            touched += book.put(name, thing, node, deleted)
+        purged = book.purge(now - DELETED_KEPT_S)
         for claim in [*touched, *purged]:
             book.index(claim)
         for claim in purged:
             self._put(driver, claim)
         if is_unlisted and book.mark_lists(node):
             self._put_mark(driver, node)
-        # in any order: a thing that the records still have is still placed at this node
+        # In any order: while the records still have a thing, a retry of its deletion goes to this node.
         return self._write(driver, touched)
 
     async def record_list(
@@ -300,14 +312,14 @@ class Claims:
     ) -> None:
         """Replace a node's list of one kind. An id that was deleted since `began` stays deleted.
 
-        `began` and `at` are when the list was asked for, in wall-clock and in monotonic seconds.
+        The hub asked for the list at `began` in wall-clock seconds, which is `at` in monotonic seconds.
 
-        If some ids are in no claim, the list counts only when the records have the node's mark: else a hub that
-        ends could forget that the node had things.
+        If the list has ids that are in no claim, the hub first records the node's mark. Else a hub that restarts would
+        not know that the node had things.
 
         Raises:
-            CallError: the lists of the node are too large together (`MOST_LISTED_BYTES`), or the mark cannot be
-                written. The list does not count.
+            CallError: the node's lists are too large together (`MOST_LISTED_BYTES`), or the hub cannot write the mark.
+                The list does not count then.
         """
         book = self._books[driver]
         if book.marks.get(node) is Mark.LISTED or not any(book.may_list(thing, node, began) for thing in things):
@@ -317,7 +329,7 @@ class Claims:
             await _written(self._records.write([_mark_record(driver, node, Mark.LISTED)]))
             self._take_list(driver, node, kind, things, began=began, at=at)
         finally:
-            # The mark may be stale: a claim may have taken the ids, or the caller was cancelled and the write goes on.
+            # The mark may be wrong by now: a claim may have taken the ids, or this call was cancelled during the write.
             self._put_mark(driver, node)
 
     def _take_list(
@@ -341,7 +353,7 @@ class Claims:
         book.lists[node, kind] = at
         for claim in revived:
             book.index(claim)
-            self._put(driver, claim)  # without a wait: the next list names the thing again
+            self._put(driver, claim)  # if it gets lost, the next list has the thing again
         if book.mark_lists(node):
             self._put_mark(driver, node)
 
@@ -350,13 +362,13 @@ class Claims:
     def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> Coroutine[Any, Any, None]:
         """Forget everything of a node, or of one driver there.
 
-        Memory forgets when this is called; the coroutine waits for the records.
+        The call itself changes memory. The coroutine that it returns waits for the records.
 
-        If the node had things, the hub marks it (`Mark.FORGOTTEN`). If they are given up, it drops such a mark instead.
+        If the node had things, the hub marks it (`Mark.FORGOTTEN`). `is_given_up`: it removes such a mark instead.
 
         Raises:
-            CallError: the records still have some of the rows. The hub removes these rows as soon as it can write, or
-                with the next such order.
+            CallError: the records still have some rows. The hub removes them as soon as it can write, or when an
+                operator forgets the node again.
         """
         set_marks = list[Change]()
         rows = list[Change]()
@@ -368,7 +380,7 @@ class Claims:
             claims, had = book.forget(node)
             mark = Mark.FORGOTTEN if had and not is_given_up else None
             book.mark(node, mark)
-            # An empty set stays, too: by it the hub knows the node until the records have the change (`knows`).
+            # An empty set stays, too: until the records have the change, `knows` must return True.
             outdated = self._outdated_rows.setdefault((driver_name, node), set())
             names[driver_name] = {claim.name for claim in claims} | outdated
             rows += [self._record((driver_name, name)) for name in names[driver_name]]
@@ -377,7 +389,8 @@ class Claims:
                 dropped_marks.append(mark_record)
             else:
                 set_marks.append(mark_record)
-        # The mark is set first and dropped last: while it stands, no call is told that the node's things do not exist.
+        # The mark comes first, and goes last. While it stands, the hub lets no caller believe that a thing of the node
+        # does not exist.
         write = self._records.write([*set_marks, *rows, *dropped_marks])
         write.add_done_callback(partial(self._forgot, node, names))
         return _written(write)
@@ -429,17 +442,17 @@ class Claims:
         self._records.put(_mark_record(driver, node, self.book(driver).marks.get(node)))
 
     def _adopt(self, key: Key, body: Body) -> bool:
-        # An earlier hub wrote this row after this hub had read the records. Returns False if another node's claim has
-        # the name.
+        # An earlier hub wrote this row after this hub had read the records. Returns False if this hub has a claim of
+        # the name at another node.
         driver, name = key
         _, _, late = _read(key, body)
         if not isinstance(late, Claim):
             return True
         claim = self.book(driver).claims.get(name)
         is_call = late.is_open and not late.ids
-        # Keep an open create of local storage: its node may still carry it out. Drop an open create of shared storage
-        # (`late.machine`) and an open call about a thing (`about`): a second node does no harm there. Such a claim
-        # could stay open for ever, because a caller that has its answer does not retry.
+        # An open create of local storage stays: its node may still carry it out. An open create of shared storage
+        # (`late.machine`) and an open call about a thing (`about`) go, because a second node does no harm there. Such a
+        # claim could stay open for ever: a caller that has its answer does not retry.
         if claim is None and is_call and (late.machine or about(name) is not None):
             self._records.put(Change(RecordKind.CLAIM, key, None))
         elif claim is None:
@@ -451,10 +464,10 @@ class Claims:
         claim.ids = {}
         book.claims[claim.name] = claim
         for (thing, node), loaded in ids.items():
-            # If two rows have a thing, the removal of one has failed. An existing thing wins over a deleted one, and
-            # the later deletion over the earlier.
+            # Two rows may have a thing if an earlier removal failed. An existing thing wins over a deleted one, and a
+            # later deletion wins over an earlier one.
             other = book.ids.get(thing, {}).get(node)
-            if other is None or (loaded.gone or math.inf) >= (other.gone or math.inf):
+            if other is None or (loaded.deleted_at or math.inf) >= (other.deleted_at or math.inf):
                 for changed in book.put(claim.name, thing, node, loaded):
                     book.index(changed)
         book.index(claim)
@@ -469,7 +482,7 @@ def _read(key: Key, body: Body) -> tuple[Key, Body, Claim | tuple[str, Mark]]:
 
 def _first_seen(book: Book, thing: Thing, node: str, now: float) -> float:
     old = book.ids.get(thing, {}).get(node)
-    if old is not None and not old.gone:
+    if old is not None and not old.deleted_at:
         return old.since
     return book.listed.get(thing, {}).get(node, now)
 

@@ -1,20 +1,21 @@
-"""An election: the node that serves a driver whose storage every node reaches (`--placement=shared`). Pure.
+"""An election: chooses the node that serves a driver whose storage every node reaches (`--placement=shared`). Pure.
 
-Each election of a driver has a number, its epoch, which only grows. The agents refuse calls of an older epoch than they
-have seen (`common.messages.Open`).
+Each election of a driver has a number, its epoch, which only grows. An agent refuses a call if it has seen a higher
+epoch (`common.messages.Open`).
 
 Rules:
 
-* The elected node stays while it serves, also if a preferred one comes back: each change of the node costs retries.
+* The elected node stays while it serves, also if a preferred node comes back: each takeover costs retries.
 * If it is away, another node takes over after `--takeover-after`, counted from its last sign of life.
-* Another node takes over at once if the agent drains, the driver's socket is gone, the hub refuses its report, the
-  operator forgets the node, or `--candidates` excludes it.
-* If no other node can serve, the elected one stays. It goes on when it is back, with the same epoch.
-* Of several nodes that can serve, the first pattern of `--prefer` decides, then the name. The first election of a
-  driver waits for the most preferred node, for as long as a takeover does.
-* A pattern is a name with wildcards, or a label of the Node as the cluster has it: nothing that an agent says counts.
-  While the hub has not read the Nodes yet, the elected node stays, and no other one is elected by `--candidates` with
-  labels.
+* Another node takes over at once if the agent drains, the driver's socket is gone, the hub refuses the node's report,
+  an operator forgets the node, or `--candidates` excludes it.
+* If no other node can serve, the elected node stays. When it is back, it goes on with the same epoch.
+* If several nodes can serve, the hub elects the node that fits the earliest pattern of `--prefer`. Among equal ones, it
+  elects the first by name.
+* The first election of a driver waits `--takeover-after` for a node that the first pattern fits.
+* A pattern is a node's name with wildcards, or a label. Only labels of the cluster's Nodes count, because an agent
+  could claim any label.
+* Until the hub has read the Nodes, it holds no election if `--candidates` has labels.
 """
 
 import re
@@ -27,27 +28,27 @@ from typing import Final, NamedTuple
 from cloud.kube.node_marks import is_label
 from common.parsers import is_driver_name
 
-# The default of `--takeover-after`. An agent whose network or process has just restarted is back within 10 s
-# (`common.links.uplink`); a sidecar's call waits for 10 to 15 s before its first retry.
+# The default of `--takeover-after`. An agent is back within 10 s after a restart of its network or process
+# (`common.links.uplink`). A sidecar gives up a call after 10 to 15 s, and retries.
 TAKEOVER_S: Final = 15.0
 FIRST: Final = "first election"  # the cause of a driver's first election
 
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The result of an election: its cause is `why`."""
+    """The result of an election."""
 
     node: str
     epoch: int
-    since: float
-    why: str
+    since: float  # when the election was, in seconds since the epoch of UNIX
+    why: str  # the cause, in words
 
 
 class ServingCandidate(NamedTuple):
     """A node of the driver, as a candidate."""
 
     unfit: str = ""  # why it cannot serve now, in words
-    away_since: float | None = None  # its last sign of life, monotonic, if it is only away
+    away_since: float | None = None  # if it is only away: its last sign of life, in monotonic seconds
     labels: Mapping[str, str] | None = MappingProxyType({})  # None: the hub has not read the Nodes yet
 
 
@@ -69,70 +70,78 @@ class NodeSet:
 class ElectionRules:
     """The operator's rules for the elections of one driver."""
 
-    candidates: tuple[str, ...] = ()  # none: every node may serve
-    prefer: tuple[str, ...] = ()  # the most preferred first
+    candidates: tuple[str, ...] = ()  # the patterns of `--candidates`; empty: every node may serve
+    prefer: tuple[str, ...] = ()  # the patterns of `--prefer`, the most preferred first
     takeover_s: float = TAKEOVER_S  # how long the elected node may be away
 
     def lacks(self, labels: Mapping[str, str] | None) -> bool:
-        """Whether the node's labels are missing to tell whether it is a candidate."""
+        """Whether the hub needs the labels of a node to know whether it may serve, and does not have them."""
         return labels is None and any(each.startswith(_LABEL) for each in self.candidates)
 
-    def unmatched(self, seats: Mapping[str, ServingCandidate]) -> list[str]:
-        """The patterns that fit no node, sorted; none while labels are missing."""
-        if any(seat.labels is None for seat in seats.values()):
+    def unmatched(self, candidates: Mapping[str, ServingCandidate]) -> list[str]:
+        """The patterns that fit no node, sorted; empty until the hub has read the Nodes."""
+        if any(candidate.labels is None for candidate in candidates.values()):
             return []
         patterns = sorted({*self.candidates, *self.prefer})
-        return [it for it in patterns if not any(fits(it, node, seat.labels) for node, seat in seats.items())]
+        labels = {node: candidate.labels for node, candidate in candidates.items()}
+        return [it for it in patterns if not any(fits(it, node, labels[node]) for node in labels)]
 
-    def admits(self, node: str, seat: ServingCandidate) -> bool:
-        is_open = not self.candidates or self.lacks(seat.labels)
-        return is_open or any(fits(each, node, seat.labels) for each in self.candidates)
+    def admits(self, node: str, candidate: ServingCandidate) -> bool:
+        if not self.candidates or self.lacks(candidate.labels):
+            return True
+        return any(fits(each, node, candidate.labels) for each in self.candidates)
 
-    def rank(self, node: str, seat: ServingCandidate) -> tuple[int, str]:
-        """The place of a node among those that can serve; the lowest one serves."""
-        liked = (at for at, each in enumerate(self.prefer) if fits(each, node, seat.labels))
+    def rank(self, node: str, candidate: ServingCandidate) -> tuple[int, str]:
+        """A node's rank by `--prefer`. The hub elects the lowest one that can serve."""
+        liked = (at for at, each in enumerate(self.prefer) if fits(each, node, candidate.labels))
         return next(liked, len(self.prefer)), node
 
 
 def choose(
-    present: Elected | None, seats: Mapping[str, ServingCandidate], rules: ElectionRules, *, served: float, now: float
+    present: Elected | None,
+    candidates: Mapping[str, ServingCandidate],
+    rules: ElectionRules,
+    *,
+    served: float,
+    now: float,
 ) -> tuple[str, str] | None:
-    """The node to elect, and why; None: the `present` election stands, or no node can serve.
+    """The node to elect, and why. None: the `present` election stands, or no node can serve.
 
-    `served` is when the present node could last serve, or when the hub began to look for one, as `now` in seconds of
-    the monotonic clock. A node that comes and goes, and serves never, has its last link only a moment ago.
+    `served` is when the present node could last serve, or when the hub began to look for a node. It counts beside the
+    node's last sign of life: a node may connect again and again, and never serve. Both are monotonic seconds, as `now`.
     """
-    if any(rules.lacks(seat.labels) for seat in seats.values()):
+    if any(rules.lacks(candidate.labels) for candidate in candidates.values()):
         return None
-    ranks = sorted(rules.rank(node, seats[node]) for node in seats if not _why_not(node, seats, rules))
+    ranks = sorted(rules.rank(node, candidates[node]) for node in candidates if not _why_not(node, candidates, rules))
     fit = [node for _, node in ranks]
     if present is None:
         is_best = bool(fit) and (not rules.prefer or ranks[0][0] == 0)
         return (fit[0], FIRST) if fit and (is_best or now - served >= rules.takeover_s) else None
     if not fit or present.node in fit:
         return None
-    seat = seats.get(present.node)
-    if seat is not None and seat.away_since is not None and rules.admits(present.node, seat):
-        if now - min(seat.away_since, served) < rules.takeover_s:
+    candidate = candidates.get(present.node)
+    if candidate is not None and candidate.away_since is not None and rules.admits(present.node, candidate):
+        if now - min(candidate.away_since, served) < rules.takeover_s:
             return None
         return fit[0], f"edge node {present.node} was away for {rules.takeover_s:g} s"
-    return fit[0], f"edge node {present.node} {_why_not(present.node, seats, rules)}"
+    return fit[0], f"edge node {present.node} {_why_not(present.node, candidates, rules)}"
 
 
 def others(
-    elected: str, seats: Mapping[str, ServingCandidate], rules: ElectionRules
+    elected: str, candidates: Mapping[str, ServingCandidate], rules: ElectionRules
 ) -> tuple[list[str], dict[str, str]]:
-    """The first nodes that could take over now; without one, why the first ones could not, by node."""
-    told = [(node, _why_not(node, seats, rules)) for node in sorted(seats) if node != elected]
+    """The first nodes that could take over now. If there are none: by node, why the first nodes could not."""
+    told = [(node, _why_not(node, candidates, rules)) for node in sorted(candidates) if node != elected]
     standby = [node for node, why in told if not why]
     return standby[:SHOWN], {} if standby else dict(told[:SHOWN])
 
 
-def why_nobody(seats: Mapping[str, ServingCandidate], rules: ElectionRules) -> str:
-    """Why no node can serve, with the reasons of the first nodes of the driver."""
-    if not seats:
+def why_nobody(candidates: Mapping[str, ServingCandidate], rules: ElectionRules) -> str:
+    """Why no node can serve: the reasons of the first nodes of the driver."""
+    if not candidates:
         return "no edge node runs it"
-    told = [f"edge node {node} {_why_not(node, seats, rules) or 'is not elected yet'}" for node in sorted(seats)]
+    reasons = ((node, _why_not(node, candidates, rules)) for node in sorted(candidates))
+    told = [f"edge node {node} {why or 'is not elected yet'}" for node, why in reasons]
     return "; ".join(told[:SHOWN] + ["and more"] * (len(told) > SHOWN))
 
 
@@ -149,7 +158,7 @@ def node_set(text: str) -> NodeSet:
 
 
 def fits(pattern: str, node: str, labels: Mapping[str, str] | None) -> bool:
-    """Whether a pattern names a node with these labels; None: they are not known."""
+    """Whether a pattern fits a node with these labels. None: the hub does not know the labels."""
     if not pattern.startswith(_LABEL):
         return fnmatchcase(node, pattern)
     key, value = _label_of(pattern)
@@ -165,13 +174,13 @@ _LABEL: Final = "label:"  # the beginning of a pattern that is a label: no node'
 SHOWN: Final = 5  # a message names at most this many nodes
 
 
-def _why_not(node: str, seats: Mapping[str, ServingCandidate], rules: ElectionRules) -> str:
-    seat = seats.get(node)
-    if seat is None:
+def _why_not(node: str, candidates: Mapping[str, ServingCandidate], rules: ElectionRules) -> str:
+    candidate = candidates.get(node)
+    if candidate is None:
         return "is not known any more"
-    if rules.lacks(seat.labels):
+    if rules.lacks(candidate.labels):
         return "has labels that the hub has not read from the cluster yet"
-    return seat.unfit if rules.admits(node, seat) else "is not among --candidates"
+    return candidate.unfit if rules.admits(node, candidate) else "is not among --candidates"
 
 
 def _is_pattern(text: str) -> bool:

@@ -1,11 +1,11 @@
-"""The ledger: all that this hub knows of names and ids, read in parts, for the leak audit."""
+"""The ledger: a copy of all names and ids that this hub knows, for the leak audit."""
 
 import asyncio
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cloud.claims.book import Book
-from cloud.claims.claim import Id, Place
+from cloud.claims.claim import IdEntry, Place
 from cloud.claims.recent import Recent
 
 _PART: Final = 1_000  # things in one part: one millisecond
@@ -22,30 +22,31 @@ class OpenName(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """All that this hub knows of names and ids, for the leak audit.
+    """A copy of all names and ids that this hub knows.
 
-    It is read in parts, the open names first. A create that ends meanwhile stands there, or its things in `ids`.
+    `read` copies it in parts, the open names first. So a create that ends meanwhile is in `open`, or its things are in
+    `ids`, or both.
     """
 
     open: list[OpenName]  # the names with open calls
-    ids: list[tuple[Place, Id]]  # every thing, those that lists alone tell and deleted ones included
-    made: dict[Place, float]  # when the things were made that the book has no more, in seconds since the epoch
-    complete_since: float  # no thing that was made after this time is missing in `made` and `ids`
+    ids: list[tuple[Place, IdEntry]]  # every thing, also deleted ones, and those that only lists name
+    made: dict[Place, float]  # when pinned creates made things that the book does not keep (`Recent`), since the epoch
+    complete_since: float  # everything that was made after this time is in `made` or `ids`
 
 
 async def read(books: Mapping[str, Book], recent: Recent) -> Ledger:
-    """Read all books, by driver, within some turns of the loop: of 100,000 things it takes half a second."""
+    """Copy all books, within several turns of the loop. 100,000 things take half a second."""
     opened = [
         OpenName(driver, claim.name, claim.node, claim.since, claim.in_doubt)
         for driver, book in books.items()
         for claim in book.claims.values()
         if claim.is_open
     ]
-    ids: dict[Place, Id] = {}
+    ids: dict[Place, IdEntry] = {}
     for driver, book in list(books.items()):
         for at, thing in enumerate([*book.listed, *book.ids]):
-            listed = {node: Id("", since) for node, since in book.listed.get(thing, {}).items()}
-            ids |= {(driver, thing, node): its for node, its in (listed | book.ids.get(thing, {})).items()}
+            listed = {node: IdEntry("", since) for node, since in book.listed.get(thing, {}).items()}
+            ids |= {(driver, thing, node): entry for node, entry in (listed | book.ids.get(thing, {})).items()}
             if at % _PART == 0:
                 await asyncio.sleep(0)
     made: dict[Place, float] = {}

@@ -1,9 +1,9 @@
-"""The recent things: those that pinned creates have made lately, and that only their callers know. Pure.
+"""The recent things: the things that creates have made lately, and that no book keeps. Pure.
 
-A caller that has just got a volume is about to write its PersistentVolume. Until then nothing refers to the volume, and
-the leak audit (`cloud.operators`) must not take it for one that everybody has forgotten.
+A sidecar that has just got a volume will write its PersistentVolume soon. Until then nothing refers to the volume, and
+the leak audit (`cloud.operators`) must not take it for a leak.
 
-The answers are kept, and only the audit reads the things in them.
+The hub keeps the answers as bytes. Only the audit reads the things in them.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from typing import Final
 from cloud.claims.claim import Place
 from cloud.claims.requests import Made, things_in
 
-KEPT_S: Final = 3_600.0  # how long they are kept: the longest `--audit-grace`
-MOST: Final = 20_000  # How many are kept: 9 MB of usual ones. A driver that makes more within an hour is audited later.
+KEPT_S: Final = 3_600.0  # how long the hub keeps an answer: the longest `--audit-grace`
+MOST: Final = 20_000  # the number of answers: 9 MB of usual ones. If more come within an hour, the audit waits longer.
 
-# Of a larger answer, the things are kept: most of it is something else, and a node may send megabytes.
+# Of a larger answer, the hub keeps only the things: a node may send megabytes.
 _LARGE_BYTES: Final = 1_024
 
 
@@ -23,10 +23,10 @@ class Recent:
     """The answers of creates that succeeded lately, oldest first."""
 
     def __init__(self, now: float) -> None:
-        # No thing that was made after this time is missing, in seconds since the epoch. A hub that starts has forgotten
-        # those of its life before.
+        # Everything that was made after this time is here, in seconds since the epoch. A hub that starts does not know
+        # the answers of before.
         self.complete_since = now
-        # When each came, by driver, node, method and answer.
+        # By driver, node, method and answer: when the answer came.
         self._answers: dict[tuple[str, str, str, bytes | Made], float] = {}
 
     def add(self, driver: str, node: str, method: str, answer: bytes, now: float) -> None:

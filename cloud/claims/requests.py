@@ -1,4 +1,4 @@
-"""A request's facts: the fields of a CSI request that `rules` name, and the ids in a create's answer. Pure."""
+"""The fields of a CSI request that `rules` name, and the ids in a create's answer. Pure."""
 
 import functools
 import operator
@@ -11,11 +11,10 @@ from cloud.claims.rules import RULES, Rule, Thing
 from common.csi.csi_pb2 import CreateVolumeResponse, TopologyRequirement, VolumeCapability
 from common.csi.methods import METHODS
 
-# A name or id beyond this length is nobody's but an attacker's. CSI allows 128 bytes (CSI spec, "Size Limits"), and
-# some vendors use more.
+# Only an attacker sends a longer name or id. CSI allows 128 bytes (CSI spec, "Size Limits"), and some vendors use more.
 LONGEST_CHARS: Final = 1_024
 
-# The access modes that only a driver with SINGLE_NODE_MULTI_WRITER knows.
+# The access modes that a driver knows only if it has the capability SINGLE_NODE_MULTI_WRITER.
 _OF_ONE_NODE: Final = frozenset(
     {VolumeCapability.AccessMode.SINGLE_NODE_SINGLE_WRITER, VolumeCapability.AccessMode.SINGLE_NODE_MULTI_WRITER}
 )
@@ -35,62 +34,63 @@ _KINDS: Final = {
 _DELETIONS: Final = {rule.about[0][0]: method.rpartition("/")[2] for method, rule in RULES.items() if rule.deletes}
 
 
-class Whereabouts(NamedTuple):
-    """The facts of one request."""
+class RequestFields(NamedTuple):
+    """The fields of one request, each with the same meaning for all methods."""
 
-    name: str = ""  # method and name of a create, the same in each retry; empty if it makes nothing
-    things: tuple[Thing, ...] = ()  # the things that the request is about
-    parts: tuple[Thing, ...] = ()  # the members of these things. They tell the node if nothing is known of the things.
+    name: str = ""  # of a create: its method and name, such as `CreateVolume pvc-1`; else empty
+    things: tuple[Thing, ...] = ()  # the things that the request is about; of a create its sources
+    parts: tuple[Thing, ...] = ()  # the snapshots of a group in `things`. They show the node if the group is unknown.
     deletes: tuple[Thing, ...] = ()  # the things that do not exist after a success
     node_id: str = ""  # the vendor's id of a node, or empty
-    # the requested topology, preferred terms first: each a set of segments. Empty: none was requested.
+    # the requested topology, preferred terms first: each a set of segments. Empty: the request has no topology.
     terms: tuple[Mapping[str, str], ...] = ()
     # a required field that is empty; every vendor refuses such a request. Empty: no field is missing.
     missing: str = ""
-    token: str = ""  # the place in a list at which the answer begins
-    # method and id of any other call that changes something, for a publication with the node id; else empty.
+    token: str = ""  # `starting_token` of a list
+    # of any other call that changes something: its method and id, such as `DeleteVolume vol-1`; of a publication also
+    # the node id, such as `ControllerPublishVolume vol-1 to node i-1`. Else empty.
     key: str = ""
-    has_secrets: bool = False  # whether a deletion has Secrets
+    has_secrets: bool = False  # of a deletion: whether it has Secrets
 
 
-NOTHING_ASKED: Final = Whereabouts()  # the facts of a request that names nothing, or that the hub does not read
+NO_FIELDS: Final = RequestFields()  # of a request that names nothing, or that the hub does not read
 
 
 _Getters = tuple[tuple[str, Callable[[Any], Any]], ...]  # by kind of things, a function that returns their ids
 
 
 class _Fields(NamedTuple):
-    """The fields that a `Rule` names, as functions that read them: the value, or the values of a path with several."""
+    """The fields that a `Rule` names, as functions that read them."""
 
     rule: Rule
     short: str  # the method without its service
     request: type[Message]  # the request's class
-    name: Callable[[Any], Any] | None  # of a create; None: it makes nothing
+    name: Callable[[Any], Any] | None  # None: the method makes nothing
     about: _Getters  # by kind
     parts: _Getters  # by kind
     deletes: _Getters  # by kind
-    # by path: those without which every vendor refuses the request.
+    # by path: the required fields. Every vendor refuses a request without them.
     needed: tuple[tuple[str, Callable[[Any], Any]], ...]
 
 
 @functools.cache
 def _fields(method: str) -> _Fields:
-    # Only of a method with a rule: callers can invent any number of others.
+    # Call it only for a method with a rule: callers could fill the cache with methods that they invent.
     rule = RULES[method]
-    kind = METHODS[method].request
+    request = METHODS[method].request
     about, parts, deletes = (
-        tuple((of, _getter(kind, path)) for of, path in it) for it in (rule.about, rule.parts, rule.deletes)
+        tuple((kind, _getter(request, path)) for kind, path in it) for it in (rule.about, rule.parts, rule.deletes)
     )
     needed = ((rule.name,) if rule.name else ()) + (() if rule.optional else tuple(path for _, path in rule.about))
-    name = _getter(kind, rule.name) if rule.name else None
-    getters = tuple((path, _getter(kind, path)) for path in needed)
-    return _Fields(rule, method.rpartition("/")[2], kind, name, about, parts, deletes, getters)
+    name = _getter(request, rule.name) if rule.name else None
+    getters = tuple((path, _getter(request, path)) for path in needed)
+    return _Fields(rule, method.rpartition("/")[2], request, name, about, parts, deletes, getters)
 
 
-def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts:
-    """Read a request's facts; of one whose node is known, only its name, things and topology. Raises ValueError."""
+def read(method: str, request: bytes, *, is_pinned: bool = False) -> RequestFields:
+    """Read a request; of a pinned one only its name, things and topology. Raises ValueError: it does not parse."""
     if method not in RULES:
-        return NOTHING_ASKED
+        return NO_FIELDS
     fields = _fields(method)
     rule = fields.rule
     message = fields.request()
@@ -102,20 +102,20 @@ def read(method: str, request: bytes, *, is_pinned: bool = False) -> Whereabouts
     things = _things(fields.about, message) if fields.about else ()
     deletes = _things(fields.deletes, message) if fields.deletes else ()
     terms: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
-    if rule.wants:
-        wanted: Any = getattr(message, rule.wants)
+    if rule.requested_topology:
+        wanted: Any = getattr(message, rule.requested_topology)
         is_list = isinstance(wanted, TopologyRequirement)
         for topology in (*wanted.preferred, *wanted.requisite) if is_list else (wanted,):
             if segments := dict(topology.segments):
                 terms[frozenset(segments.items())] = segments
     if is_pinned:
-        return Whereabouts(name, things, (), deletes, "", tuple(terms.values()))
+        return RequestFields(name, things, (), deletes, "", tuple(terms.values()))
     missing = ""
     for path, get in fields.needed:
         if not any(get(message)):
             missing = path
             break
-    return Whereabouts(
+    return RequestFields(
         name=name,
         things=things,
         parts=_things(fields.parts, message) if fields.parts else (),
@@ -136,14 +136,13 @@ def _key(short: str, message: Message, rule: Rule) -> str:
         return ""
     if short not in _OF_A_NODE:
         return f"{short} {id_}"
-    node_id = getattr(message, "node_id", "").replace(
-        _AT, _AT.replace(" ", "\N{NO-BREAK SPACE}")
-    )  # `about` finds the last one
+    # `about` splits the key at the last " to node ", so the node id must not have one.
+    node_id = getattr(message, "node_id", "").replace(_AT, _AT.replace(" ", "\N{NO-BREAK SPACE}"))
     return f"{short} {id_}{_AT}{node_id}"
 
 
 def about(key: str) -> "Thing | None":
-    """The thing of a `Whereabouts.key`; None for the name of a create."""
+    """The thing of a `RequestFields.key`; None for the name of a create."""
     method, _, rest = key.partition(" ")
     kind = _KINDS.get(method)
     if kind is None:
@@ -152,14 +151,14 @@ def about(key: str) -> "Thing | None":
 
 
 def deletion_of(thing: Thing) -> str:
-    """The `Whereabouts.key` of the deletion of a thing."""
+    """The `RequestFields.key` of the deletion of a thing."""
     return f"{_DELETIONS[thing.kind]} {thing.id}"
 
 
 def settled_with(key: str, others: Iterable[str]) -> list[str]:
-    """The keys about the same thing whose outcome does not matter any more once the call of a key has succeeded.
+    """The keys, of `others` about the same thing, whose open calls a success of `key` settles.
 
-    A deletion settles all of them, and a publication to a node and its end settle each other.
+    A deletion settles all of them. ControllerPublishVolume and ControllerUnpublishVolume of one node settle each other.
     """
     method, _, rest = key.partition(" ")
     if method in _OF_A_NODE:
@@ -168,7 +167,7 @@ def settled_with(key: str, others: Iterable[str]) -> list[str]:
 
 
 def needs(method: str, request: bytes) -> frozenset[str]:
-    """The capabilities without which a driver refuses a request, which `read` could read.
+    """The capabilities without which a driver refuses a request. The request must parse.
 
     CSI spec, "ControllerGetCapabilities"; csi.proto.
     """
@@ -187,14 +186,14 @@ class Made(NamedTuple):
     """The things and the topology that the answer to a create names."""
 
     things: tuple[Thing, ...] = ()
-    terms: tuple[Mapping[str, str], ...] = ()  # the topology that it gives a volume; empty: none, or it makes no volume
+    terms: tuple[Mapping[str, str], ...] = ()  # the topology of a volume; empty: the answer has none
 
 
 NOTHING_MADE: Final = Made()
 
 
 def things_in(method: str, answer: bytes) -> Made:
-    """Read a create's answer. Raises ValueError: its bytes are not the method's answer."""
+    """Read a create's answer. Raises ValueError: it does not parse."""
     message: Any = METHODS[method].response()
     try:
         message.ParseFromString(answer)
@@ -225,7 +224,7 @@ def _makes(method: str) -> _Getters:
 
 def _is_set(message: Message, field: str) -> bool:
     holder, _, last = field.rpartition(".")
-    # A message on the way that is not there has no fields that are set.
+    # If a message on the path is absent, protobuf returns an empty one, which has no set fields.
     parent: Message = operator.attrgetter(holder)(message) if holder else message
     return any(known.name == last for known, _ in parent.ListFields())
 
@@ -236,9 +235,10 @@ def _access_modes(message: Message, field: str) -> Iterator[int]:
         yield capability.access_mode.mode
 
 
-def _getter(kind: type[Message], path: str) -> Callable[[Any], Any]:
-    # It returns the value of a field, in one step in C; the values if a part of the path is repeated.
-    value: Any = kind()
+def _getter(message_type: type[Message], path: str) -> Callable[[Any], Any]:
+    # The function returns the value of a field, or the values if a part of the path is repeated. `attrgetter` takes a
+    # whole path in one step in C.
+    value: Any = message_type()
     for part in path.split("."):
         value = getattr(value, part)
         if not isinstance(value, (str, Message)):
@@ -247,7 +247,7 @@ def _getter(kind: type[Message], path: str) -> Callable[[Any], Any]:
 
 
 def walk(message: Message, path: str) -> Iterator[Any]:
-    """The values, or messages, at a path. A part of it may be repeated, or be a message that is not there."""
+    """The values or messages at a path. A part of the path may be repeated, or an absent message."""
     first, _, rest = path.partition(".")
     value: Any = getattr(message, first)
     values: Iterable[Any] = value

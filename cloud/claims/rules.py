@@ -1,9 +1,9 @@
-"""The rules: the fields of CSI's requests and answers that placement reads, by method; and the things that they name.
+"""The rules: for each CSI method, the fields of its request and answer that placement reads.
 
-    CreateVolume          its name; the source's id; the requested topology
-    DeleteVolume, …       the id
-    ControllerPublish…    the id and the vendor's node id
-    List…                 nothing: it concerns every node
+    CreateVolume                its name, the source's id, the requested topology; the id in the answer
+    DeleteVolume                the id
+    ControllerPublishVolume     the id and the vendor's node id
+    ListVolumes                 no field of the request: it concerns every node
 
 CSI spec, "RPC Interface"; docs/csi-contract.md#which-field-of-a-call-names-the-node.
 """
@@ -33,14 +33,14 @@ LISTED_BY: Final = {
 
 
 class Listing(NamedTuple):
-    """A method that lists all that a driver has of a kind, page by page."""
+    """A method that lists all things of a kind, page by page."""
 
     kind: str  # the kind of things
-    capability: int  # the capability without which a driver does not serve it
+    capability: int  # the capability of a driver that serves the method
     id_of: Callable[[Any], str]  # the id in an entry
 
 
-# Requests and answers have the same fields for their pages.
+# In all these methods, requests and answers have the same fields for their pages.
 LISTINGS: Final[Mapping[str, Listing]] = {
     _CONTROLLER + "ListVolumes": Listing(VOLUME, LISTED_BY[VOLUME], operator.attrgetter("volume.volume_id")),
     _CONTROLLER + "ListSnapshots": Listing(SNAPSHOT, LISTED_BY[SNAPSHOT], operator.attrgetter("snapshot.snapshot_id")),
@@ -65,20 +65,19 @@ class Thing(NamedTuple):
 class Rule:
     """The fields of a method's request and answer that placement reads. Fields are dotted paths."""
 
-    # the things of the request, which all have to be on one node: kind and field.
+    # the things of the request, by kind and field. One node must have all of them.
     about: tuple[tuple[str, str], ...] = ()
-    parts: tuple[tuple[str, str], ...] = ()  # the members of these things, on the same node: kind and field
-    optional: bool = False  # whether the request may be about nothing, because its things are a source or a filter
-    # the name of a create, which is its idempotency key (docs/csi-contract.md#when-two-calls-are-one-operation); empty
-    # if the method makes nothing.
+    parts: tuple[tuple[str, str], ...] = ()  # the members of these things, by kind and field. The same node has them.
+    optional: bool = False  # whether `about` may be empty in a request, because it is a source or a filter
+    # the name of a create, its idempotency key (docs/csi-contract.md#when-two-calls-are-one-operation). Empty: the
+    # method makes nothing.
     name: str = ""
-    makes: tuple[tuple[str, str], ...] = ()  # the things in the answer of a create: kind and field
-    # the things that do not exist after a success: kind and field of the request.
-    deletes: tuple[tuple[str, str], ...] = ()
-    wants: str = ""  # the requested topology: a TopologyRequirement or a Topology
-    placed: tuple[str, ...] = ()  # the messages in the answer that have a field `accessible_topology`
-    # the capabilities without which a driver refuses the call, each with the field that must be set for that; empty:
-    # always. Deletions and unpublications have none, because the node must always get them.
+    makes: tuple[tuple[str, str], ...] = ()  # the things in the answer of a create, by kind and field
+    deletes: tuple[tuple[str, str], ...] = ()  # the things that do not exist after a success, by kind and field
+    requested_topology: str = ""  # the requested topology: a TopologyRequirement or a Topology
+    answered_topology: tuple[str, ...] = ()  # the messages in the answer that have a field `accessible_topology`
+    # the capabilities without which a driver refuses the call. Each has the field of the request that needs it; empty:
+    # every request does. Deletions and unpublications need none, because the node must always get them.
     needs: tuple[tuple[str, str], ...] = ()
     changes: bool = False  # whether the method changes a thing without making or deleting one
 
@@ -98,8 +97,8 @@ RULES: Final[Mapping[str, Rule]] = {
         optional=True,
         name="name",
         makes=((VOLUME, "volume.volume_id"),),
-        wants="accessibility_requirements",
-        placed=("volume",),
+        requested_topology="accessibility_requirements",
+        answered_topology=("volume",),
         needs=(
             _CONTROLLER_SERVICE,
             ("CREATE_DELETE_VOLUME", ""),
@@ -123,7 +122,7 @@ RULES: Final[Mapping[str, Rule]] = {
         about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("MODIFY_VOLUME", "")), changes=True
     ),
     _CONTROLLER + "ControllerGetVolume": Rule(
-        about=((VOLUME, "volume_id"),), placed=("volume",), needs=(_CONTROLLER_SERVICE, ("GET_VOLUME", ""))
+        about=((VOLUME, "volume_id"),), answered_topology=("volume",), needs=(_CONTROLLER_SERVICE, ("GET_VOLUME", ""))
     ),
     _CONTROLLER + "ControllerGetVolumeHealth": Rule(
         about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("GET_VOLUME_HEALTH", ""))
@@ -132,25 +131,29 @@ RULES: Final[Mapping[str, Rule]] = {
         about=((VOLUME, "source_volume_id"),),
         name="name",
         makes=((SNAPSHOT, "snapshot.snapshot_id"),),
-        wants="accessibility_requirements",
-        placed=("snapshot",),
+        requested_topology="accessibility_requirements",
+        answered_topology=("snapshot",),
         needs=(_CONTROLLER_SERVICE, ("CREATE_DELETE_SNAPSHOT", "")),
     ),
     _CONTROLLER + "DeleteSnapshot": Rule(about=((SNAPSHOT, "snapshot_id"),), deletes=((SNAPSHOT, "snapshot_id"),)),
     _CONTROLLER + "GetSnapshot": Rule(
-        about=((SNAPSHOT, "snapshot_id"),), placed=("snapshot",), needs=(_CONTROLLER_SERVICE, ("GET_SNAPSHOT", ""))
+        about=((SNAPSHOT, "snapshot_id"),),
+        answered_topology=("snapshot",),
+        needs=(_CONTROLLER_SERVICE, ("GET_SNAPSHOT", "")),
     ),
     _CONTROLLER + "ListSnapshots": Rule(
-        about=((SNAPSHOT, "snapshot_id"), (VOLUME, "source_volume_id")), optional=True, placed=("entries.snapshot",)
+        about=((SNAPSHOT, "snapshot_id"), (VOLUME, "source_volume_id")),
+        optional=True,
+        answered_topology=("entries.snapshot",),
     ),
-    _CONTROLLER + "ListVolumes": Rule(placed=("entries.volume",)),
+    _CONTROLLER + "ListVolumes": Rule(answered_topology=("entries.volume",)),
     _CONTROLLER + "ControllerListVolumeHealth": Rule(),
-    GET_CAPACITY: Rule(wants="accessible_topology", needs=(_CONTROLLER_SERVICE, ("GET_CAPACITY", ""))),
+    GET_CAPACITY: Rule(requested_topology="accessible_topology", needs=(_CONTROLLER_SERVICE, ("GET_CAPACITY", ""))),
     _GROUP + "CreateVolumeGroupSnapshot": Rule(
         about=((VOLUME, "source_volume_ids"),),
         name="name",
         makes=((GROUP, "group_snapshot.group_snapshot_id"), (SNAPSHOT, "group_snapshot.snapshots.snapshot_id")),
-        placed=("group_snapshot.snapshots",),
+        answered_topology=("group_snapshot.snapshots",),
         needs=_GROUPS,
     ),
     _GROUP + "DeleteVolumeGroupSnapshot": Rule(
@@ -161,7 +164,7 @@ RULES: Final[Mapping[str, Rule]] = {
     _GROUP + "GetVolumeGroupSnapshot": Rule(
         about=((GROUP, "group_snapshot_id"),),
         parts=((SNAPSHOT, "snapshot_ids"),),
-        placed=("group_snapshot.snapshots",),
+        answered_topology=("group_snapshot.snapshots",),
         needs=_GROUPS,
     ),
     _METADATA + "GetMetadataAllocated": Rule(about=((SNAPSHOT, "snapshot_id"),), needs=_METADATA_SERVICE),
@@ -177,5 +180,5 @@ DELETIONS: Final = frozenset(method for method, rule in RULES.items() if rule.de
 # The methods whose success makes or deletes something.
 CHANGES: Final = DELETIONS | {method for method, rule in RULES.items() if rule.name}
 
-# Those that have a name or a key: they change something at the vendor.
+# The methods that change something at the vendor. Their requests have a name or a key (`RequestFields`).
 KEYED: Final = CHANGES | {method for method, rule in RULES.items() if rule.changes}

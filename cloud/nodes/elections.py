@@ -214,9 +214,9 @@ class DriverElection:
 
     def describe(self) -> ElectionStatus:
         it = self.elected or Elected("", 0, 0.0, "")
-        seats = self.serving_candidates()
+        candidates = self.serving_candidates()
         rules = self._all.rules(self.driver)
-        standby, unfit = others(it.node, seats, rules)
+        standby, unfit = others(it.node, candidates, rules)
         return ElectionStatus(
             driver=self.driver,
             node=it.node,
@@ -227,7 +227,7 @@ class DriverElection:
             lease_s=self.known(it.node).lease_s,
             standby=standby,
             unfit=unfit,
-            unmatched=rules.unmatched(seats),
+            unmatched=rules.unmatched(candidates),
         )
 
     def _left(self, claim: Claim) -> Moment | None:

@@ -180,7 +180,7 @@ class LeakAudit:
 
 
 def _strangers(opened: Ledger, fleets: Mapping[str, Fleet]) -> Iterator[Unasked]:
-    held = {(driver, node) for (driver, _, node), holding in opened.ids if not holding.gone}
+    held = {(driver, node) for (driver, _, node), holding in opened.ids if not holding.deleted_at}
     for driver, node in sorted(held):
         if driver in fleets and node not in fleets[driver].members:
             for kind in LISTED_BY:

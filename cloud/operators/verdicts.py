@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from cloud.claims.claim import Id
+from cloud.claims.claim import IdEntry
 from cloud.claims.ledger import Ledger
 from cloud.claims.requests import about
 from cloud.claims.rules import SNAPSHOT, VOLUME, Thing
@@ -62,7 +62,7 @@ class Truths:
     now: float  # the time of `closed`, in seconds since the epoch
     grace_s: float
     # The hub's records of both readings, for look-ups (`read_records`): by thing and node, the ledger's last entry
-    holders: defaultdict[Key, dict[str, Id]] = field(default_factory=lambda: defaultdict(dict))
+    holders: defaultdict[Key, dict[str, IdEntry]] = field(default_factory=lambda: defaultdict(dict))
     names: set[tuple[str, str]] = field(default_factory=set)  # driver and name of each open create
     places: set[tuple[str, str, str]] = field(default_factory=set)  # driver, node and kind of the thing of each of them
     # By driver and reason, the ids of the things that are not judged. The functions add to it.
@@ -145,7 +145,7 @@ def _orphan(truths: Truths, key: Key, nodes: list[str], size_bytes: int) -> Leak
         why = "a create that runs or is in doubt on its node may have made it; settle the doubts first"
         truths.skip(driver, why, thing)
         return None
-    times = [max(holding.since, holding.gone) for holding in held.values()]
+    times = [max(holding.since, holding.deleted_at) for holding in held.values()]
     times += [at for node in nodes if (at := truths.closed.made.get((driver, thing, node)))]
     since = max(times, default=0.0)
     if truths.now - (since or truths.closed.complete_since) < truths.grace_s:
@@ -202,7 +202,7 @@ def _ghost(truths: Truths, driver: str, thing: Thing, reference: Reference) -> L
 
 def _possible(truths: Truths, driver: str, thing: Thing) -> set[str]:
     holders = truths.holders.get((driver, thing), {})
-    made = {node for node, holding in holders.items() if holding.is_made or holding.gone}
+    made = {node for node, holding in holders.items() if holding.is_made or holding.deleted_at}
     if thing.kind != VOLUME:
         return made or set(truths.fleets[driver].members)
     fit = truths.fit(driver, thing.id)

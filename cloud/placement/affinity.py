@@ -1,4 +1,4 @@
-"""The affinity: the nodes on which the PersistentVolumes of a handle may be used, by their nodeAffinity."""
+"""The affinity: the nodes that the PersistentVolumes of a handle allow, by their nodeAffinity."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -19,10 +19,10 @@ _Terms = Sequence[Mapping[str, Any]]  # NodeSelectorTerms
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The nodes of a fleet that a volume is for, each in the order of their names."""
+    """The nodes of a fleet that a volume is for, in the order of their names."""
 
-    named: list[str]  # those that PersistentVolumes name. One that may be used anywhere names none.
-    possible: list[str]  # those that no PersistentVolume rules out
+    named: list[str]  # nodes that a PersistentVolume selects. One without nodeAffinity selects none.
+    possible: list[str]  # nodes that no PersistentVolume rules out
 
 
 class Affinity:
@@ -44,8 +44,8 @@ class Affinity:
     def fit(self, handle: str, driver: str, fleet: Fleet) -> Fit:
         """The nodes of the fleet that PersistentVolumes of a handle are for.
 
-        A node may have a label that the hub does not know. It has not if the fleet's reports use that label, and the
-        node's own report is complete.
+        A node may have labels that the hub does not know, so a required label that is unknown rules no node out. But a
+        label that the fleet's reports use is known: a node whose report is complete and lacks it does not have it.
         """
         required = list(self._required(handle, driver))
         bound = [terms for terms in required if terms]
@@ -70,7 +70,7 @@ class Affinity:
         return _may_select(required, self._labels(member, _keys(required)), member, fleet)
 
     def unknown_labels(self, handle: str, driver: str, fleet: Fleet, nodes: Iterable[str]) -> dict[str, list[str]]:
-        """By node: the keys of required labels that the node may have or not. A node without such keys is left out."""
+        """By node: the keys of required labels of which the hub does not know whether the node has them."""
         keys = _keys(self._required(handle, driver))
         found = {}
         for member in map(fleet.members.__getitem__, nodes):

@@ -1,7 +1,7 @@
-"""The capacity of several nodes that each have storage of their own: that of the node with the largest room.
+"""The capacity of several nodes that each have storage of their own: the capacity of the node with the largest room.
 
-It is never a sum: no volume lies on two nodes. The scheduler goes by the largest volume, or else by the capacity
-(docs/csi-contract.md#one-thread-asks-for-every-capacity).
+It is never a sum, because no volume lies on two nodes. The scheduler compares a claim with the maximum volume size, or
+with the capacity if the driver tells no such size (docs/csi-contract.md#one-thread-asks-for-every-capacity).
 """
 
 import asyncio
@@ -19,9 +19,12 @@ from common.status import Code, Status
 
 
 async def largest(nodes: Nodes, call: Question, routes: Sequence[Route]) -> Answer:
-    """The capacity of the node on which the largest volume fits; 0 without nodes. The nodes that answer count.
+    """The answer of the node on which the largest volume fits. Without nodes the capacity is 0.
 
-    Raises CallError if no node has answered, and one of them cannot be asked.
+    A node that does not answer does not count. If none answers, the caller gets a vendor's error.
+
+    Raises:
+        CallError: no vendor has answered, and at least one node could not be asked.
     """
 
     async def of(route: Route) -> tuple[Status, bytes] | CallError:

@@ -1,4 +1,4 @@
-"""A decision as data: the call, the view that it is made by, and its two forms. Pure."""
+"""A decision as data: the call and the view that `route` reads, and the two decisions that it returns. Pure."""
 
 from collections.abc import Container
 from collections.abc import Set as AbstractSet
@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from cloud.claims.book import Book
-from cloud.claims.requests import NOTHING_ASKED, Whereabouts
+from cloud.claims.requests import NO_FIELDS, RequestFields
 from cloud.claims.rules import Thing
 from cloud.nodes.elections import DriverElection
 from cloud.nodes.fleet import Fleet, Member
@@ -19,77 +19,79 @@ MOST_OPEN: Final = 20_000
 
 
 class CallInfo(NamedTuple):
-    """The facts of a call that decide its route."""
+    """The facts of a call that `route` reads."""
 
     driver: str
     method: str  # the gRPC path
-    fields: Whereabouts = NOTHING_ASKED  # the facts of the request
+    fields: RequestFields = NO_FIELDS  # the fields of the request
     named_node: str = ""  # the node that the caller names, or empty
-    # a `Mode` of the proxy driver's; empty: an operator sends the call by hand, and it counts as auto. Shared also if
-    # an operator sends it, and the driver has an elected node.
+    # the proxy driver's `Mode`. Empty: an operator sends the call by hand, and it counts as auto. If the driver has an
+    # elected node, an operator's call has the mode shared.
     mode: str = Mode.AUTO
     unreadable: str = ""  # why the request does not parse; empty if it does
-    # the capabilities without which a driver refuses the call; none if each node has all that is offered.
+    # the capabilities without which a driver refuses the call; none if all nodes have all offered capabilities.
     needs: frozenset[str] = frozenset()
-    name: str = ""  # the name that the node has to hold; empty: none
-    is_placed: bool = False  # whether the hub has to find the node, because each one has volumes of its own
+    # the name that the node holds while the call is open, such as `CreateVolume pvc-1`; of a shared call also
+    # `DeleteVolume vol-1`. Empty: the call takes no name.
+    name: str = ""
+    is_local: bool = False  # whether the hub has to find the node, because each one has volumes of its own
 
     @property
     def is_by_hand(self) -> bool:
-        """Whether an operator sends it."""
+        """Whether an operator sends the call."""
         return not self.mode
 
 
 class View(NamedTuple):
-    """The state that a decision is made by. It is valid until the next await."""
+    """The hub's state that `route` reads. It is valid until the next await."""
 
     fleet: Fleet  # the nodes that run the driver, and their reports
     connected: Container[str]  # the nodes that are connected
     book: Book  # the names and ids of the driver
     volumes: Affinity | None = None  # the PersistentVolumes; None if the hub follows none
-    loss: str = ""  # what the hub's records have lost, in a sentence (`cloud.leadership.incarnation`); empty: nothing
-    most_open: int = MOST_OPEN  # the names that all nodes may hold for open creates of the driver
-    election: DriverElection | None = None  # the election of the driver's serving node; None: it has none
-    # the nodes whose complete lists began after the call, or the first try of it, had come. Only of a deletion that the
-    # hub could not send yet.
+    loss: str = ""  # the loss of the hub's records, in a sentence (`cloud.leadership.incarnation`); empty: no loss
+    most_open: int = MOST_OPEN  # the names of the driver that may have open calls at the same time
+    election: DriverElection | None = None  # the election of the driver's node; None: it has none
+    # of a deletion that the hub could not send yet: the nodes that have sent a complete list since its first try.
     listed: AbstractSet[str] = frozenset()
 
 
-class Keeping(Enum):
-    """When the records learn of a call's outcome."""
+class Recording(Enum):
+    """When the hub records a call."""
 
-    NEVER = "the call makes and deletes nothing that the book knows"
-    FIRST = "the name is claimed before the call is sent, and its success is recorded before the caller gets it"
-    LATE = "the exemption for pinned creates in `claims`"
-    OPEN = "the name is claimed before the call is sent, and freed when its outcome is known; the book keeps no ids"
+    NEVER = "never: the call makes and deletes nothing that the book knows"
+    AHEAD = "the name before a node gets the call, and the ids before the caller gets the success"
+    LATE = "a call that a proxy driver pins: after its end; a create only if its outcome could be lost (`claims`)"
+    NAME_ONLY = "the name before a node gets the call, until the outcome is known; no ids, because every node has them"
 
 
 class Segment(Enum):
     """How the hub changes the topology in a call (`segment`)."""
 
     AS_IS = "request and answer pass unchanged"
-    ADDED = "the vendor has no topology: it is removed from the request and added to the answer"
-    MISSING = "the answer gets the node's topology where the vendor gives a volume none"
+    ADDED = "the vendor has no topology: the hub removes it from the request, and adds the node's to the answer"
+    MISSING = "the hub adds the node's topology to each volume in the answer that has none"
 
 
 class Route(NamedTuple):
-    """The route of a call: its node, and how the hub handles the call on the way."""
+    """Send the call to one node. The other fields say how the hub handles the call on the way."""
 
     node: str
-    member: Member | None  # its reports; None if it has not reported the driver
-    keeping: Keeping = Keeping.NEVER  # when the records learn of the outcome
-    deletes: tuple[Thing, ...] = ()  # the ids that are recorded as deleted after a success
-    segment: Segment = Segment.AS_IS  # how the topology in it changes
-    has_own_ids: bool = False  # whether the ids of this node are no other node's although the hub did not choose it
-    epoch: int = 0  # the number of the election that the call is sent by; 0: the driver has none
-    lease_s: int = 0  # as of the `Claim`
-    machine: str = ""  # as of the `Claim`
-    # nodes whose open calls do not count, because they cannot carry the call out any more
+    member: Member | None  # the node's report; None if it has not reported the driver
+    recording: Recording = Recording.NEVER  # when the hub records the call
+    deletes: tuple[Thing, ...] = ()  # the things that the hub records as deleted after a success
+    segment: Segment = Segment.AS_IS  # how the hub changes the topology in the call
+    # of a pinned call: whether each node of the driver has ids of its own, so an answer must not name another node's.
+    has_own_ids: bool = False
+    epoch: int = 0  # the number of the node's election; 0: the driver has no election
+    lease_s: int = 0  # for the `Claim`
+    machine: str = ""  # for the `Claim`
+    # the nodes that have surely stopped their open calls of the name.
     stopped_nodes: frozenset[str] = frozenset()
 
 
 class AskAll(NamedTuple):
-    """Ask nodes, and answer from their answers (`Placement.answer`)."""
+    """Ask several nodes, and make one answer from theirs (`Placement.answer`)."""
 
-    # the nodes; for a list that of the page, and the next ones. None: no node has anything of it.
+    # the nodes; for a list first the node of the page, then the next ones. Empty: the answer is empty, too.
     routes: tuple[Route, ...]

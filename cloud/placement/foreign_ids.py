@@ -1,14 +1,16 @@
-"""The foreign ids: answers to creates that name another node's thing. The caller does not get them.
+"""The foreign ids: answers to creates that name another node's thing. The hub does not hand them to the caller.
 
-If it did, a later deletion of its volume could delete the other node's, or leave that one behind. A thing is another
-node's if the hub has recorded its creation there, or if its PersistentVolume is for other nodes. A list of the
-other node proves nothing, because a hostile node could list any id.
+For example, n1 has vol-1, and n2 answers a create with vol-1, too. A DeleteVolume of vol-1 could then delete the wrong
+volume, or leave one behind.
 
-Nor does the caller get a volume whose topology is for other nodes alone, by their unique segments: its pods would go
-there, and find another volume of that id, or none.
+Rules:
 
-The conflicts are kept in memory, for operators. One ends when the node answers a create of that name in another way, or
-when an operator forgets the node.
+* A thing is another node's if the hub has recorded that the other node made it, or if its PersistentVolume is for other
+  nodes. A list of the other node proves nothing, because a hostile node could list any id.
+* The hub also refuses a volume whose topology has only unique segments of other nodes. Its pods would go to these
+  nodes, and find no volume, or another one with that id.
+* The hub keeps each conflict in memory, for operators. A conflict ends when the node answers a create of that name in
+  another way, or when an operator forgets the node.
 """
 
 import logging
@@ -25,7 +27,7 @@ from common.observe.metrics import Metrics
 
 log = logging.getLogger("csi_bridge.hub.placement")
 
-_MOST: Final = 20  # the conflicts of one node that are remembered
+_MOST: Final = 20  # the conflicts of one node that the hub keeps
 
 
 class ForeignIds:
@@ -39,10 +41,7 @@ class ForeignIds:
         self._found: dict[str, dict[tuple[str, str], str]] = {}
 
     def check(self, driver: str, name: str, node: str, book: Book, made: Made) -> None:
-        """Check a node's answer to a create. Raises CallError.
-
-        It is refused if each term of the topology in it is that of another node, or if a thing in it is another node's.
-        """
+        """Check a node's answer to a create. Raises CallError if the caller must not get it."""
         other = ""
         for term in made.terms:
             others = self._segments.owners(term) - {node}
@@ -58,7 +57,7 @@ class ForeignIds:
             if known := book.ids.get(thing):
                 own = known.get(node)
                 if own is not None and own.is_made and own.name == name:
-                    continue  # a retry: this node has made it under this name before
+                    continue  # a retry: this node made the thing under this name before
                 owner = next((other for other in book.makers(thing) if other != node), "")
             if owner := owner or self._elsewhere(driver, thing, node):
                 do = (

@@ -1,11 +1,11 @@
-"""An inventory: all that a node's driver lists, read to its end; and the inventories that the book learns.
+"""An inventory: the complete list of one kind of things that a node's driver has. `Inventories` gets them for the book.
 
 Rules of `Inventories`, which asks in the background:
 
-* One node gets one question of a kind at a time, and none within a minute of the last one.
-* At most 20 nodes list at once: the lists of thousands would fill the hub's links with answers that can wait.
-* The deletion of a thing that no node is known to have is sought: from its first try until the hub sends it, or until
-  no retry can come any more. Lists that began before that prove nothing about it.
+* A node gets one question about a kind at a time, and none within a minute of the last one.
+* At most 20 nodes list at the same time. The lists of thousands would delay calls on the hub's links.
+* A deletion waits for lists if no node is known to have its thing. It waits from its first try until the hub sends it,
+  or until no retry can come any more. A list that began before its first try proves nothing about the thing.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ log = logging.getLogger("csi_bridge.hub.placement")
 _METHODS: Final = {VOLUME: "/csi.v1.Controller/ListVolumes", SNAPSHOT: "/csi.v1.Controller/ListSnapshots"}
 
 _PAGE = 1_000  # entries of one page: a few hundred kilobytes on a slow link
-MOST_PAGES = 1_000  # a driver that goes on for ever has no end of its own
+MOST_PAGES = 1_000  # a faulty driver may return pages without end
 
 _PAGE_LIMIT_S = 60.0
 
-# Of all pages. A node that answers as late as it may would else hold a place of the others for hours.
+# Of all pages. Without it, a slow node could keep one of the `_AT_ONCE` places for hours.
 _LIST_LIMIT_S = 600.0
 
 # An answer up to this size is read at once, within a millisecond. A thread reads the others: the largest takes tens of
@@ -50,10 +50,11 @@ _AGAIN_S = 60.0
 
 _AT_ONCE = 20
 
-_SOUGHT_S = 1_200.0  # every retry comes within this time: the resync of external-provisioner takes 15 minutes
+_WAITING_S = 1_200.0  # every retry comes within this time: the resync of external-provisioner takes 15 minutes
 
-# The things of one driver that are sought: with the longest ids 11 MB. Beyond, the oldest one begins anew.
-_MOST_SOUGHT = 10_000
+# The things of one driver whose deletions wait for lists: with the longest ids 11 MB. Beyond, the hub drops the oldest,
+# which waits anew from its next retry on.
+_MOST_WAITING = 10_000
 
 _Read = TypeVar("_Read")
 _Key = tuple[str, str, str]  # Driver, node and kind
@@ -67,12 +68,12 @@ class Listed(NamedTuple):
 
 
 async def each_page(nodes: Nodes, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
-    """Call `keep` with each page of all that the driver has on a node, of a kind in `LISTED_BY`.
+    """Read the list of one kind (`LISTED_BY`) of a node's driver, and call `keep` with each page.
 
-    Only the return says that nothing is missing.
+    The list is complete only if this returns.
 
     Raises:
-        CallError: the node cannot be reached, or the driver did not answer all of it.
+        CallError: the hub cannot reach the node, or the driver has not answered all pages.
     """
     path = _METHODS[kind]
     token = ""
@@ -101,7 +102,7 @@ async def in_thread(body: bytes, read: Callable[[bytes], _Read]) -> _Read:
 
 
 def parse(method: str, body: bytes) -> Any:  # one of three message classes
-    """A page of one of `LISTINGS`. Raises CallError: it does not parse, or is too large for the hub."""
+    """Parse a page of one of `LISTINGS`. Raises CallError if it does not parse, or is too large for the hub."""
     answer: Any = METHODS[method].response()
     try:
         answer.ParseFromString(body)
@@ -128,7 +129,7 @@ def _read(kind: str, body: bytes) -> tuple[list[Listed], str]:
 
 
 class Inventories:
-    """Asks the nodes of every driver for all their things of a kind, for the book."""
+    """Asks nodes for the complete lists of their drivers, and gives them to the book."""
 
     def __init__(self, nodes: Nodes, claims: Claims) -> None:
         self._nodes = nodes
@@ -137,36 +138,36 @@ class Inventories:
         self._asked: dict[_Key, float] = {}  # when a node was asked last, in seconds of the monotonic clock
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        # By driver: the things that are sought, and since when, the oldest first.
-        self._sought: dict[str, dict[Thing, float]] = {}
+        # By driver: the things whose deletions wait for lists, and since when, the oldest first.
+        self._waiting: dict[str, dict[Thing, float]] = {}
 
     def listed(self, driver: str, thing: Thing) -> AbstractSet[str]:
-        """The nodes whose complete lists have begun since a thing is sought."""
-        since = self._sought.get(driver, {}).get(thing)
-        if since is None or self._monotonic() - since >= _SOUGHT_S:
+        """The nodes whose complete lists began after the first try of the deletion of a thing."""
+        since = self._waiting.get(driver, {}).get(thing)
+        if since is None or self._monotonic() - since >= _WAITING_S:
             return frozenset()
         lists = self._claims.book(driver).lists
         return {node for (node, kind), at in lists.items() if kind == thing.kind and at >= since}
 
-    def sent(self, driver: str, things: Iterable[Thing]) -> None:
-        """Seek these things no more: their deletion is sent. A retry begins anew."""
+    def deletion_sent(self, driver: str, things: Iterable[Thing]) -> None:
+        """Note that a deletion waits no more. A retry waits anew."""
         for thing in things:
-            self._sought.get(driver, {}).pop(thing, None)
+            self._waiting.get(driver, {}).pop(thing, None)
 
-    def _seek(self, driver: str, thing: Thing, now: float) -> None:
-        sought = self._sought.setdefault(driver, {})
-        if len(thing.id) > LONGEST_CHARS or now - sought.get(thing, -_SOUGHT_S) < _SOUGHT_S:
+    def _wait_for_lists(self, driver: str, thing: Thing, now: float) -> None:
+        waiting = self._waiting.setdefault(driver, {})
+        if len(thing.id) > LONGEST_CHARS or now - waiting.get(thing, -_WAITING_S) < _WAITING_S:
             return
-        sought.pop(thing, None)  # so that it comes last
-        if len(sought) >= _MOST_SOUGHT:
-            del sought[next(iter(sought))]
-        sought[thing] = now
+        waiting.pop(thing, None)  # so that it comes last
+        if len(waiting) >= _MOST_WAITING:
+            del waiting[next(iter(waiting))]
+        waiting[thing] = now
 
     def ask(self, driver: str, kind: str, nodes: Iterable[str], *, deletes: Iterable[Thing] = ()) -> None:
-        """Ask nodes for their things of a kind, unless they were asked a moment ago. Seek the things of a deletion."""
+        """Ask nodes for a list of a kind, unless they were asked a moment ago. A deletion of `deletes` waits for it."""
         now = self._monotonic()
         for thing in deletes:
-            self._seek(driver, thing, now)
+            self._wait_for_lists(driver, thing, now)
         for node in nodes:
             key = (driver, node, kind)
             if now - self._asked.get(key, -_AGAIN_S) >= _AGAIN_S and key not in self._tasks:

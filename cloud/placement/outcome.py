@@ -1,14 +1,14 @@
-"""The outcome of a call: the meaning of its end for its name. Pure.
+"""The outcome of a call: the state of its name after its end. Pure.
 
-end of a create                                          its name
-the hub did not send it                                  as before
-a success that names a thing                             held by the node until the thing is deleted
-a success that names nothing                             in doubt
-CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED       in doubt
-an error of another hop, or no answer                    in doubt
-ALREADY_EXISTS, and the hub knows nothing of this name   in doubt
-another error, for a topology without the node           as before: the vendor refuses it in any case
-any other error                                          free, if the rules of `book` allow that
+end of a create                                            state of its name
+the hub did not send it                                    as before
+the vendor succeeds, and names a thing                     made: the node holds it until the thing is deleted
+the vendor succeeds, and names nothing                     in doubt
+CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED         in doubt
+another hop answers with an error, or nobody answers       in doubt
+ALREADY_EXISTS, and the hub knows nothing of this name     in doubt
+another error, and the topology excludes the node          as before: the vendor refuses such a topology in any case
+any other error of the vendor                              free, if the rules of `book` allow that
 """
 
 from typing import Final
@@ -34,10 +34,10 @@ def leaves_doubt(status: Status, info: CallInfo, route: Route, *, is_known: bool
 
 
 def stays_open(status: Status, *, is_create: bool) -> bool | None:
-    """Whether a call of a driver with an elected node may run there after an error, or later (`Book.end_attempt`).
+    """Whether a call of a driver with an elected node may still run there after an error (`Book.end_attempt`).
 
-    The agent answers UNAVAILABLE only if it runs nothing of the call's key. Then a create is over, because a retry
-    elsewhere is idempotent by the name, also while the vendor still works. Any other call has to end there, unless the
+    The agent answers UNAVAILABLE only if it runs nothing with the call's key. The vendor may still work on the call.
+    A create is over then: by its name, a retry on another node is idempotent. Any other call stays open, unless the
     agent says that it has sent nothing of it.
     """
     if status.origin == Origin.VENDOR:
@@ -50,8 +50,8 @@ def stays_open(status: Status, *, is_create: bool) -> bool | None:
 def must_wait(info: CallInfo, route: Route, *, is_open: bool, in_doubt: bool | None) -> bool:
     """Whether the caller must not get a create's error, because a sidecar would forget an earlier create's volume.
 
-    That is so if the vendor refused a topology that its node is not in, and an earlier create of the name is open. The
-    caller gets the error all the same if it chose the node itself, or if the hub does not know the node's topology. In
-    these cases the vendor may have answered the earlier request.
+    That holds if the vendor refused a topology that its node is not in, and an earlier create of the name is open. It
+    does not hold if the caller chose the node itself, or if the hub does not know the node's topology: then the error
+    may be the answer to the earlier request.
     """
-    return in_doubt is None and is_open and info.is_placed and route.member is not None and route.member.tells_segments
+    return in_doubt is None and is_open and info.is_local and route.member is not None and route.member.tells_segments

@@ -1,7 +1,7 @@
-"""The page tokens of the hub: each names the node whose page comes next, and has the driver's own token. Pure.
+"""The page tokens of the hub: each has the node of the next page, and the token of that node's driver. Pure.
 
-A node may leave or another one take over between two pages. Its driver may not know the first one's token, or take it
-for a place in a list of its own. So a token counts for its node alone (CSI spec, "ListVolumes Errors").
+Between two pages, a node may leave, or another node may take over. The other node's driver may not know the token, or
+take it for a place in its own list. So a token counts for its node alone (CSI spec, "ListVolumes Errors").
 """
 
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ class PageToken(NamedTuple):
     """A place in a list."""
 
     node: str
-    pages: int = 0  # how many pages the node has given before
+    pages: int = 0  # the number of pages that the node has given before
     own: str = ""  # the driver's token; empty: the node's first page
 
     def __str__(self) -> str:

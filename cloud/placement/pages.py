@@ -2,14 +2,15 @@
 
 Rules:
 
-* A list goes node by node, in the order of their names. A page has the entries of one node, as its driver cuts them.
-* The hub asks the next 64 nodes ahead, because external-attacher has one deadline for all pages of a list. The first
-  page of a list drops the pages that were asked ahead before. So a list has all that was made before it began.
-* If a node does not answer, the call is refused and names the node. ListVolumes alone may instead have the node's last
-  complete list, if that came in one page and within the last hour. No id is ever found by it.
-* A thing belongs to the node that made it, else to the node that its PersistentVolume is for. Another node's entry of
-  this id is left out: the attacher would go by it.
-* The hub keeps the faults of each node's part in the last list of each driver, for operators.
+* A list goes from node to node, in the order of their names. A page is one page of one node's driver.
+* The hub asks the next 64 nodes ahead, because external-attacher has one deadline for all pages of a list.
+* When a list begins, the hub drops pages that it asked ahead for an earlier list. So a list has all that was made
+  before it began.
+* If a node does not answer, the hub refuses the call and names the node. ListVolumes may instead have the node's last
+  complete list, if that came in one page and within the last hour. The hub finds no id by such an old list.
+* A thing belongs to the node that made it, else to the node that its PersistentVolume is for. The hub leaves out
+  another node's entry of this id, because external-attacher would believe it.
+* For operators, the hub keeps the faults of each node's part in the last list of each driver.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from cloud.placement import page_tokens
 from cloud.placement.decisions import Route
 from cloud.placement.inventory import MOST_PAGES, endless, in_thread, parse
 from cloud.placement.page_tokens import PageToken
-from cloud.placement.segment import placed_answer
+from cloud.placement.segment import answer_with_topology
 from common.csi.csi_pb2 import ControllerServiceCapability
 from common.csi.methods import METHODS
 from common.errors import CallError, not_listed, timestamp, token_unknown
@@ -42,7 +43,7 @@ _LIST_VOLUMES: Final = "/csi.v1.Controller/ListVolumes"
 
 _SHARE: Final = 0.9  # A node has this share of the caller's time. The hub answers in the rest.
 _TIME_S: Final = 60.0  # the time of a caller that sets none
-_PATIENCE_S: Final = 5.0  # the time of a node with a last list: a third of external-attacher's time for all nodes
+_WITH_LAST_S: Final = 5.0  # the time of a node with a last list: a third of external-attacher's time for all nodes
 
 _LAST_S: Final = 3_600.0
 
@@ -84,10 +85,10 @@ class ListPages:
     async def page(self, call: Question, routes: Sequence[Route]) -> Answer:
         """The page that a call asks for.
 
-        `routes` are the node of its page, and the next nodes of the list. Without any the list is at its end.
+        `routes` has the node of this page, and the next nodes of the list. Without routes, the list is at its end.
 
         Raises:
-            CallError: the node's entries would be missing, or it does not know the token any more.
+            CallError: the node has not given its entries, or does not know the token any more.
         """
         if not routes:
             return _OK, METHODS[call.method].response().SerializeToString()
@@ -116,7 +117,7 @@ class ListPages:
         return _OK, page.answer.SerializeToString()
 
     async def of_elected(self, call: Question, route: Route) -> Answer:
-        """The page of an elected node, as its driver answers but for the token. Raises CallError."""
+        """The page of an elected node: its driver's answer, with a token of the hub. Raises CallError."""
         at = page_tokens.read(_token(call))
         question = _at_token(call, at.own) if at is not None else call
         status, body = await self._nodes.ask_node(route.node, question._replace(epoch=route.epoch))
@@ -183,7 +184,7 @@ class ListPages:
             last = None
         share_s = _SHARE * (_TIME_S if call.timeout_s is None else call.timeout_s)
         try:
-            async with asyncio.timeout(share_s if last is None else min(share_s, _PATIENCE_S)):
+            async with asyncio.timeout(share_s if last is None else min(share_s, _WITH_LAST_S)):
                 return await self._live(call, route)
         except TimeoutError:
             why = "it did not answer in time"
@@ -254,7 +255,7 @@ class ListPages:
 
 
 async def _read(method: str, route: Route, body: bytes) -> Any:
-    return await in_thread(body, lambda body: parse(method, placed_answer(method, route, body)))
+    return await in_thread(body, lambda body: parse(method, answer_with_topology(method, route, body)))
 
 
 def _token(call: Question) -> str:

@@ -1,14 +1,14 @@
-"""Placement: finds the edge node of each CSI call. `route` decides, `claims` records, and `cloud.calls.call` carries.
+"""Placement: finds the edge node of each CSI call. `route` decides, `claims` records, and `cloud.calls.call` sends.
 
-A list or a capacity of several nodes takes another way: the hub asks nodes, and answers itself (`answer`).
+If a list or a capacity concerns several nodes, the hub asks them and answers itself (`answer`).
 
 Rules:
 
-* Ids are the vendor's, and the hub never changes them.
-* A name goes to one node until that node has answered finally (docs/csi-contract.md#a-name-stays-with-its-node), in
-  every mode. The exemption for pinned creates stands in `claims`.
-* A call is decided, and its name is taken, without a wait. Only then the records may have to show it.
-* The hub also records things that an operator makes or deletes by hand, so that later calls find them.
+* The hub never changes the vendor's ids.
+* In every mode, all creates of a name go to one node until that node gives a final answer
+  (docs/csi-contract.md#a-name-stays-with-its-node). `claims` has the exception for pinned creates.
+* The hub decides a call and takes its name without an await. It may wait for the records only after that.
+* The hub also records things that an operator makes or deletes by hand, so later calls find them.
 """
 
 import logging
@@ -70,10 +70,10 @@ class Placement:
         self.elections.wake()
 
     def report(self, driver: str, node: str, mode: str) -> DriverReport | None:
-        """The report of a driver that its proxy driver gets; None if nothing is known.
+        """The report of a driver for its proxy driver; None if the hub knows none.
 
-        `node` is the node that the proxy driver names, or empty. Raises CallError if one node decides it, and the hub
-        cannot tell which.
+        `node` is the node that the proxy driver names, or empty. Raises CallError if the report is one node's, and the
+        hub cannot tell whose.
         """
         fleet = self.fleets.of(driver)
         if mode == Mode.SHARED:
@@ -93,7 +93,7 @@ class Placement:
         return {driver: missing for driver, missing in found.items() if missing}
 
     def conflicts(self, node: str) -> list[str]:
-        """The node's answers that were not passed on, or that are missing in a list, a sentence each."""
+        """The node's answers that callers did not get, and the faults of its lists, a sentence each."""
         return [*self.foreign.told_by(node), *self._pages.problems(node)]
 
     def fit(self, driver: str, handle: str) -> Fit:
@@ -106,14 +106,14 @@ class Placement:
     def decide(
         self, driver: str, method: str, request: bytes, *, named_node: str, mode: str
     ) -> tuple[CallInfo, Route | AskAll]:
-        """Decide where a call goes. If only the nodes' lists can tell that, ask for these. Raises CallError: nowhere.
+        """Decide where a call goes. If only the nodes' lists can tell, ask for them. Raises CallError: the hub refuses.
 
-        `named_node` is the node that the caller names, or empty. `mode` is a `Mode` of the proxy driver's; empty: an
-        operator asks by hand, and it is auto.
+        `named_node` is the node that the caller names, or empty. `mode` is the proxy driver's `Mode`, or empty for an
+        operator's call, which counts as auto.
         """
         elections = self.elections
         fleet = self.fleets.of(driver)
-        # A call of another placement, or of an operator, must not run beside calls of an elected node.
+        # Calls of a pinned or auto proxy driver, and of operators, must not run beside open calls of an elected node.
         is_elected = mode not in OF_NODES and (driver in elections.drivers or (not mode and elections.had(driver)))
         if mode == Mode.SHARED or is_elected:
             elections.want(driver)
@@ -138,9 +138,9 @@ class Placement:
             self.inventories.ask(driver, needed.kind, nodes, deletes=deletes)
             raise needed.error from None
         if deletes and isinstance(found, Route):
-            self.inventories.sent(driver, deletes)
+            self.inventories.deletion_sent(driver, deletes)
             book.deletions += len(found.deletes) < len(deletes)
-            if info.is_placed and not found.deletes:
+            if info.is_local and not found.deletes:
                 what = ", ".join(map(str, deletes))
                 log.warning("no edge node of driver %s has %s: node %s answers its deletion", driver, what, found.node)
         return info, found

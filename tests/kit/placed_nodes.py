@@ -223,7 +223,7 @@ def told_by(
 
 async def claimed(claims: Claims, driver: str, attempt: Attempt) -> None:
     """Let the records show that a call is open. Raises CallError."""
-    end = claims.claim(driver, attempt)
+    end = claims.record_open(driver, attempt)
     if end is not None:
         await asyncio.wait([end])
         claims.confirm(driver, attempt, end)

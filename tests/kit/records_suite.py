@@ -49,7 +49,7 @@ class RecordsSuite:
         await claimed(claims, "d", claims.begin("d", "CreateVolume open", "n1", lease_s=60, machine="m"))
         made = claims.begin("d", "CreateVolumeGroupSnapshot g", "n2")
         await claims.record_made("d", made, "n2", [volume, group])
-        await claims.record_deleted("d", "n2", [volume], settles=False)
+        await claims.record_deleted("d", "n2", [volume], is_pinned_by_hand=False)
         await claims.record_list("d", "n3", VOLUME, [other], began=0.0, at=0.0)
         await claims.record_made("d", claims.begin("d", "CreateVolume gone", "n4"), "n4", [other])
         await claims.forget("n4")

@@ -1,4 +1,4 @@
-"""The seats of edge nodes: which of them can be elected to serve a driver, and since when they are away."""
+"""The candidates: which edge nodes can be elected to serve a driver, and since when they are away."""
 
 import time
 from collections.abc import AsyncIterator
@@ -30,13 +30,13 @@ async def came(world: Known, *, lease_s: int = 60) -> tuple[Link, Link]:
     return links
 
 
-def seat(world: Known) -> ServingCandidate:
+def candidate(world: Known) -> ServingCandidate:
     return world.nodes.of("n1").serving_candidate(DRIVER)
 
 
 async def test_a_connected_node_that_reports_the_driver_can_serve_it(world: Known) -> None:
     await came(world)
-    assert seat(world) == ServingCandidate()
+    assert candidate(world) == ServingCandidate()
     assert world.nodes.of("n1").lease_s == 60
     assert world.nodes.of("n1").gone_at() is None
 
@@ -46,18 +46,18 @@ async def test_an_agent_that_knows_no_elections_or_lies_about_its_lease_cannot_s
     world: Known, lease_s: int
 ) -> None:
     await came(world, lease_s=lease_s)
-    assert seat(world).unfit == "announces no usable --controller-lease"
+    assert candidate(world).unfit == "announces no usable --controller-lease"
     assert world.nodes.of("n1").lease_s == 0
-    assert seat(world).away_since is None
+    assert candidate(world).away_since is None
 
 
 async def test_a_node_that_left_is_away_from_then_on(world: Known) -> None:
     at_hub, _ = await came(world)
     before = time.monotonic()
     world.nodes.disconnect("n1", at_hub)
-    away = seat(world).away_since
+    away = candidate(world).away_since
     left = world.nodes.of("n1").gone_at()
-    assert seat(world).unfit == "is away"
+    assert candidate(world).unfit == "is away"
     assert away is not None
     assert before <= away == left.monotonic <= time.monotonic()
     assert world.nodes.of("n1").lease_s == 0
@@ -67,7 +67,7 @@ async def test_after_a_restart_of_the_hub_a_node_counts_as_away_from_there(world
     await came(world)
     before = time.monotonic()
     again = await world.restart()
-    away = seat(again).away_since
+    away = candidate(again).away_since
     assert away is not None
     assert away >= before
     await again.close()
@@ -76,7 +76,7 @@ async def test_after_a_restart_of_the_hub_a_node_counts_as_away_from_there(world
 async def test_a_node_that_drains_cannot_serve(world: Known) -> None:
     at_hub, _ = await came(world)
     at_hub.draining = True
-    assert seat(world) == ServingCandidate("drains")
+    assert candidate(world) == ServingCandidate("drains")
 
 
 async def test_a_node_whose_drain_is_over_has_shut_down_and_is_not_only_away(world: Known) -> None:
@@ -84,28 +84,28 @@ async def test_a_node_whose_drain_is_over_has_shut_down_and_is_not_only_away(wor
     at_agent.drain("the edge agent is shutting down")  # without a call under way it ends at once
     await settle()
     world.nodes.disconnect("n1", at_hub)
-    assert seat(world) == ServingCandidate("has shut down")
+    assert candidate(world) == ServingCandidate("has shut down")
     link = await world.come(hello(boot=2))
     world.nodes.disconnect("n1", link)
-    assert seat(world).unfit == "is away"
+    assert candidate(world).unfit == "is away"
 
 
 async def test_a_node_whose_driver_is_away_cannot_serve_and_can_when_that_is_back(world: Known) -> None:
     await came(world)
     await world.nodes.report("n1", [replace(report(), away="no such socket" + "x" * 1_000)])
-    assert seat(world).unfit.startswith("has lost the driver: no such socket")
-    assert len(seat(world).unfit) < 200
-    assert seat(world).away_since is None
+    assert candidate(world).unfit.startswith("has lost the driver: no such socket")
+    assert len(candidate(world).unfit) < 200
+    assert candidate(world).away_since is None
     await world.nodes.report("n1", [report()])
-    assert seat(world) == ServingCandidate()
+    assert candidate(world) == ServingCandidate()
 
 
 async def test_a_node_that_reports_the_driver_no_more_cannot_serve(world: Known) -> None:
     await came(world)
     await world.nodes.report("n1", [DriverReport("other.example", "n1", report().answers)])
-    assert seat(world) == ServingCandidate("reports the driver no more")
+    assert candidate(world) == ServingCandidate("reports the driver no more")
     await world.nodes.report("n1", [])
-    assert seat(world) == ServingCandidate("reports the driver no more")
+    assert candidate(world) == ServingCandidate("reports the driver no more")
 
 
 async def test_a_node_that_has_just_come_back_is_away_until_it_reports_the_driver(world: Known) -> None:
@@ -114,13 +114,13 @@ async def test_a_node_that_has_just_come_back_is_away_until_it_reports_the_drive
     link = await world.come(hello(boot=2))
     assert link.peer is not None
     link.peer = replace(link.peer, controller_lease_s=60)
-    assert seat(world).unfit == "has not reported the driver since it connected"
-    assert seat(world).away_since is not None
+    assert candidate(world).unfit == "has not reported the driver since it connected"
+    assert candidate(world).away_since is not None
 
 
 async def test_a_node_that_nobody_knows_any_more_has_left_when_the_hub_began(world: Known) -> None:
     at_hub, _ = await came(world)
     world.nodes.disconnect("n1", at_hub)
     world.nodes.forget("n1")
-    assert seat(world) == ServingCandidate("is not known any more")
+    assert candidate(world) == ServingCandidate("is not known any more")
     assert world.nodes.of("n1").gone_at() is not None

@@ -25,10 +25,10 @@ def chosen(
     rules: ElectionRules = USUAL,
     now: float = 100.0,
     served: float | None = None,
-    **seats: ServingCandidate,
+    **candidates: ServingCandidate,
 ) -> tuple[str, str] | None:
     usual = 0.0 if present is None else now
-    return choose(present, seats, rules, served=usual if served is None else served, now=now)
+    return choose(present, candidates, rules, served=usual if served is None else served, now=now)
 
 
 def test_the_first_election_takes_the_first_node_that_can_serve() -> None:
@@ -63,7 +63,7 @@ STORAGE = {"node-restriction.kubernetes.io/storage": "nfs"}
 
 
 @pytest.mark.parametrize(
-    ("seats", "rules", "why"),
+    ("candidates", "rules", "why"),
     [
         ({"n1": ServingCandidate("drains"), "n2": FIT}, USUAL, "drains"),
         ({"n1": ServingCandidate("has lost the driver's socket"), "n2": FIT}, USUAL, "has lost the driver's socket"),
@@ -79,9 +79,9 @@ STORAGE = {"node-restriction.kubernetes.io/storage": "nfs"}
     ids=["it stops", "its driver is gone", "forgotten", "no candidate", "away and no candidate", "its label is gone"],
 )
 def test_another_node_takes_over_at_once_from_one_that_will_not_serve_again(
-    seats: dict[str, ServingCandidate], rules: ElectionRules, why: str
+    candidates: dict[str, ServingCandidate], rules: ElectionRules, why: str
 ) -> None:
-    assert chosen(N1, rules=rules, **seats) == ("n2", f"edge node n1 {why}")
+    assert chosen(N1, rules=rules, **candidates) == ("n2", f"edge node n1 {why}")
 
 
 def test_it_stays_elected_if_no_other_node_can_serve() -> None:
@@ -90,7 +90,7 @@ def test_it_stays_elected_if_no_other_node_can_serve() -> None:
 
 
 @pytest.mark.parametrize(
-    ("candidates", "admitted"),
+    ("patterns", "admitted"),
     [
         (("gw-*", "n9"), ["gw-2", "n9"]),
         (("label:node-restriction.kubernetes.io/storage=nfs",), ["n9"]),
@@ -98,16 +98,16 @@ def test_it_stays_elected_if_no_other_node_can_serve() -> None:
         (("label:node-restriction.kubernetes.io/storage=nfs", "a*"), ["a", "n9"]),
     ],
 )
-def test_candidates_are_names_globs_and_nodes_with_a_label(candidates: tuple[str, ...], admitted: list[str]) -> None:
-    seats = {
+def test_candidates_are_names_globs_and_nodes_with_a_label(patterns: tuple[str, ...], admitted: list[str]) -> None:
+    candidates = {
         "a": FIT,
         "b": ServingCandidate(labels={"node-restriction.kubernetes.io/storage": "local"}),
         "gw-2": ServingCandidate(labels={"other": "nfs"}),
         "n9": ServingCandidate(labels=STORAGE),
     }
-    rules = ElectionRules(candidates=candidates)
-    assert [node for node, seat in seats.items() if rules.admits(node, seat)] == admitted
-    assert chosen(None, rules=rules, **seats) == (admitted[0], "first election")
+    rules = ElectionRules(candidates=patterns)
+    assert [node for node, candidate in candidates.items() if rules.admits(node, candidate)] == admitted
+    assert chosen(None, rules=rules, **candidates) == (admitted[0], "first election")
 
 
 def test_before_the_hub_has_read_the_labels_nothing_changes() -> None:
@@ -130,9 +130,9 @@ def test_patterns_that_fit_no_node_are_told() -> None:
 
 def test_the_others_are_those_that_could_take_over_or_why_none_could() -> None:
     rules = ElectionRules(candidates=("n1", "n2", "n3"))
-    seats = {"n1": FIT, "n2": ServingCandidate("drains"), "n3": FIT, "x": FIT}
-    assert others("n1", seats, rules) == (["n3"], {})
-    assert others("n3", {**seats, "n1": ServingCandidate("is away", 0.0)}, rules) == (
+    candidates = {"n1": FIT, "n2": ServingCandidate("drains"), "n3": FIT, "x": FIT}
+    assert others("n1", candidates, rules) == (["n3"], {})
+    assert others("n3", {**candidates, "n1": ServingCandidate("is away", 0.0)}, rules) == (
         [],
         {"n1": "is away", "n2": "drains", "x": "is not among --candidates"},
     )

@@ -128,7 +128,7 @@ class Overlap:
             self.claims.end_attempt(D, attempt, in_doubt=how == "doubt")
 
     def delete(self, node: str, thing: Thing) -> None:
-        self.begin(kept(self.claims, self.claims.record_deleted(D, node, [thing], settles=False)))
+        self.begin(kept(self.claims, self.claims.record_deleted(D, node, [thing], is_pinned_by_hand=False)))
 
     def record(self, node: str, thing: Thing, name: str) -> None:
         if set(self.claims.book(D).holders(name)) <= {node}:
@@ -235,7 +235,7 @@ def test_memory_is_what_the_records_have_and_after_a_failed_write_they_hold_each
             what in ("full", "cut") for what, *_ in steps
         ):
             assert known(overlap.claims.book(D)) == known(later.book(D))
-            assert overlap.claims.book(D).open == later.book(D).open
+            assert overlap.claims.book(D).open_counts == later.book(D).open_counts
         assert holders(overlap.claims.book(D)) <= holders(later.book(D))
         assert overlap.claims.book(D).marks == later.book(D).marks
         await close(later)
@@ -269,7 +269,7 @@ async def doubt(claims: Claims, node: str) -> None:
 
 async def delete(claims: Claims, node: str, thing: Thing = VOL, *, at: float = 100.0) -> None:
     claims.now = lambda: at
-    await claims.record_deleted(D, node, [thing], settles=False)
+    await claims.record_deleted(D, node, [thing], is_pinned_by_hand=False)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ async def test_a_success_that_a_full_disk_did_not_take_leaves_no_doubt_once_anot
     await close(claims)
     later = opened(tmp_path)
     for each in (claims, later):
-        assert (holders(each.book(D)), each.book(D).open) == ({(NAME, "n1")}, {})
+        assert (holders(each.book(D)), each.book(D).open_counts) == ({(NAME, "n1")}, {})
     await close(later)
 
 
@@ -385,7 +385,7 @@ async def test_no_second_call_of_a_name_begins_at_another_node_unless_the_first_
     claims.begin(D, NAME, "n2", stopped_nodes={"n1"})
     first.send()
     claims.end_attempt(D, first, in_doubt=True)
-    assert (claims.book(D).holders(NAME), claims.book(D).open) == (["n2"], {"n2": 1})
+    assert (claims.book(D).holders(NAME), claims.book(D).open_counts) == (["n2"], {"n2": 1})
 
 
 async def test_a_success_that_nobody_took_replaces_no_creation_that_is_recorded(claims: Claims) -> None:
@@ -412,12 +412,12 @@ async def test_deleted_ids_are_forgotten_after_an_hour_and_no_sooner_also_if_the
 async def test_it_tells_when_the_oldest_of_the_last_deletions_was(
     claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloud.claims.book.MOST_GONE", 2)
+    monkeypatch.setattr("cloud.claims.book.MOST_DELETED", 2)
     await make(claims, "n1", VOL, OTHER, third := Thing(VOLUME, "vol-3"))
     found = []
     for number, thing in enumerate((VOL, OTHER, third)):
         await delete(claims, "n1", thing, at=1_000.0 + number)
-        found.append(claims.book(D).gone_since)
+        found.append(claims.book(D).oldest_counted_deletion)
     assert found == [0.0, 1_000.0, 1_001.0]
 
 
@@ -498,7 +498,7 @@ async def test_what_is_forgotten_is_all_of_a_node_and_nothing_of_another(claims:
     await claims.forget("n1", driver)
     assert [claims.knows(node, driver) for node in NODES] == [False, True]
     assert holders(book(D)) == {("CreateVolume kept", "n2")}
-    assert (claims.existing(), book(D).open) == ([(D, VOL, "n2")], {})
+    assert (claims.existing(), book(D).open_counts) == ([(D, VOL, "n2")], {})
     await claims.forget("n1")
     assert (book(D).lists, book(D).marks) == ({}, {"n1": Mark.FORGOTTEN})
     await claims.forget("n1", is_given_up=True)

@@ -330,7 +330,7 @@ async def test_a_deletion_of_what_no_node_has_waits_for_a_pinned_create_that_run
 async def test_a_deletion_that_comes_after_every_retry_or_after_many_others_begins_anew(
     world: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inventory, "_MOST_SOUGHT", 2)
+    monkeypatch.setattr(inventory, "_MOST_WAITING", 2)
     for volume in ("a", "b", "c", "x" * 1_025):
         await refused(world, volume)
     assert (await world.ask("DeleteVolume", delete("c"))).node == "n1"

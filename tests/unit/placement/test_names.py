@@ -208,13 +208,13 @@ async def test_a_caller_who_leaves_in_the_turn_in_which_the_call_came_frees_the_
 async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent_frees_the_name(
     world: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, written = world.store.claim, list[Any]()
+    claim, written = world.store.record_open, list[Any]()
 
     def not_told(*args: Any) -> asyncio.Future[None]:
         written.append(claim(*args))
         return asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(world.store, "claim", not_told)
+    monkeypatch.setattr(world.store, "record_open", not_told)
     asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
     await settle()
     await written[0]
@@ -613,7 +613,7 @@ async def test_an_id_that_is_deleted_again_and_again_is_remembered_once(world: P
     await world.has_made("n1")
     for _ in range(300):
         await world.ask("DeleteVolume", delete())
-    assert len(world.book._ends) < 200
+    assert len(world.book._deletion_heap) < 200
 
 
 async def test_no_secret_reaches_the_disk(world: Placed, tmp_path: Path) -> None:

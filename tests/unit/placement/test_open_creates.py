@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cloud.claims.book import GONE_S
+from cloud.claims.book import DELETED_KEPT_S
 from cloud.proxy.driver_settings import Mode
 from common.errors import CallError
 from common.status import Code, Status
@@ -56,7 +56,7 @@ async def test_creates_that_run_at_once_count_as_those_in_doubt(world: Placed, m
     assert sum(REFUSAL in str(end) for end in ends) == MOST
     world.make("n1")
     assert (await world.ask("CreateVolume", create("after", on("n1")), mode=mode)).status == OK
-    assert not world.book.open
+    assert not world.book.open_counts
 
 
 @pytest.mark.parametrize("mode", [Mode.LOCAL, Mode.PINNED])
@@ -91,13 +91,13 @@ async def test_deletes_and_creates_of_volumes_that_exist_pass_at_the_limit(world
 async def test_invented_ids_of_deleted_volumes_leave_a_limited_number_of_records_for_an_hour(
     world: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloud.claims.book.MOST_GONE", MOST)
+    monkeypatch.setattr("cloud.claims.book.MOST_DELETED", MOST)
     await world.has_made("n1")
     for number in range(2 * MOST):
         assert (await world.ask("DeleteVolume", delete(f"invented-{number}"))).status == OK
     assert sum(world.disk.has(f"invented-{number}") for number in range(2 * MOST)) == MOST
     assert (await world.ask("DeleteVolume", delete("vol-1"))).status == OK
     assert world.book.ids
-    world.now += GONE_S + 1
+    world.now += DELETED_KEPT_S + 1
     await world.ask("DeleteVolume", delete("later"))
     assert [world.disk.has(volume) for volume in ("invented-0", "vol-1", "later")] == [False, False, True]

@@ -352,7 +352,7 @@ async def test_a_slow_node_holds_nobody_longer_than_the_caller_waits(three: Plac
 
 async def test_a_slow_node_with_a_last_list_has_little_time(three: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
     await walk(three)
-    monkeypatch.setattr(pages, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(pages, "_WITH_LAST_S", 0.0)
     for node in NODES:
         lister(three, node).go.clear()
     assert await walk(three) == [["v1"], ["v2"], ["v3"]]

@@ -26,7 +26,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloud.claims.book import Book
-from cloud.claims.claim import Id, Mark
+from cloud.claims.claim import IdEntry, Mark
 from cloud.claims.requests import deletion_of
 from cloud.claims.rules import VOLUME, Thing
 from cloud.nodes.question import Question
@@ -502,13 +502,13 @@ def known(case: Case, thing: Thing) -> Book:
     """What the hub would know."""
     book = Book()
     if case.home not in case.fleet:
-        book.put("CreateVolume another", Thing(VOLUME, "another"), case.home, Id("CreateVolume another", 0.0))
+        book.put("CreateVolume another", Thing(VOLUME, "another"), case.home, IdEntry("CreateVolume another", 0.0))
     for node in SITES:
         has = node == case.home or node in case.others
         if has and node in case.made:
-            book.put(f"CreateVolume {node}", thing, node, Id(f"CreateVolume {node}", 0.0))
+            book.put(f"CreateVolume {node}", thing, node, IdEntry(f"CreateVolume {node}", 0.0))
         elif not has and node in case.deleted:
-            book.put(deletion_of(thing), thing, node, Id(deletion_of(thing), 0.0, gone=1.0))
+            book.put(deletion_of(thing), thing, node, IdEntry(deletion_of(thing), 0.0, deleted_at=1.0))
         elif node in case.listed:
             book.lists[node, VOLUME] = 0.0
             if has and not (node == case.home and case.stale):
@@ -555,7 +555,7 @@ def test_a_deletion_goes_to_another_node_only_if_no_node_has_the_volume(
     book = Book()
     book.lists = {(node, VOLUME): 0.0 for node in earlier | fresh}
     if why == "it is new":
-        book.put("CreateVolume another", Thing(VOLUME, "another"), case.home, Id("CreateVolume another", 0.0))
+        book.put("CreateVolume another", Thing(VOLUME, "another"), case.home, IdEntry("CreateVolume another", 0.0))
     if why == "it is forgotten":
         book.mark(case.home, Mark.FORGOTTEN)
     now = View(

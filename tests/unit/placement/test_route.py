@@ -7,10 +7,10 @@ import pytest
 from google.protobuf.message import Message
 
 from cloud.claims.book import Book
-from cloud.claims.claim import Id, Mark
+from cloud.claims.claim import IdEntry, Mark
 from cloud.claims.rules import VOLUME, Thing
 from cloud.nodes.fleet import Fleet
-from cloud.placement.decisions import AskAll, Keeping, Route, Segment, View
+from cloud.placement.decisions import AskAll, Recording, Route, Segment, View
 from cloud.placement.find import ListsNeeded
 from cloud.placement.route import read_info, route
 from cloud.proxy.driver_settings import Mode
@@ -27,7 +27,7 @@ def book(*made_at: str, open_at: str = "") -> Book:
     """The name pvc-1 has things on nodes, and an open create."""
     found = Book()
     for node in made_at:
-        found.put("CreateVolume pvc-1", VOLUME_1, node, Id("CreateVolume pvc-1", 0.0))
+        found.put("CreateVolume pvc-1", VOLUME_1, node, IdEntry("CreateVolume pvc-1", 0.0))
     if open_at:
         found.begin("CreateVolume pvc-1", open_at, 0.0)
     return found
@@ -61,20 +61,20 @@ def refusing(node: str) -> Fleet:
 
 def test_a_create_that_the_hub_places_is_claimed_first_and_its_topology_goes_to_no_vendor_without_one() -> None:
     decision = decided("CreateVolume", create("pvc-1", on("n2")), Book())
-    assert decision == Route("n2", FLEET.members["n2"], keeping=Keeping.FIRST, segment=Segment.ADDED)
+    assert decision == Route("n2", FLEET.members["n2"], recording=Recording.AHEAD, segment=Segment.ADDED)
 
 
-@pytest.mark.parametrize(("mode", "keeping"), [(Mode.PINNED, Keeping.LATE), ("", Keeping.FIRST)])
-def test_a_pinned_create_is_claimed_late_and_an_operators_first(mode: str, keeping: Keeping) -> None:
+@pytest.mark.parametrize(("mode", "recording"), [(Mode.PINNED, Recording.LATE), ("", Recording.AHEAD)])
+def test_a_pinned_create_is_claimed_late_and_an_operators_first(mode: str, recording: Recording) -> None:
     decision = decided("CreateVolume", create(), Book(), mode=mode, wanted="n1")
-    assert decision == Route("n1", FLEET.members["n1"], keeping=keeping)
+    assert decision == Route("n1", FLEET.members["n1"], recording=recording)
 
 
 def test_a_pinned_deletion_of_an_id_that_the_store_does_not_have_there_passes_unrecorded() -> None:
     for holder, deletes in (("n1", (VOLUME_1,)), ("n2", ())):
         decision = decided("DeleteVolume", delete(), book(holder), mode=Mode.PINNED, wanted="n1")
         assert isinstance(decision, Route)
-        assert (decision.deletes, decision.keeping is Keeping.NEVER) == (deletes, not deletes)
+        assert (decision.deletes, decision.recording is Recording.NEVER) == (deletes, not deletes)
 
 
 @pytest.mark.parametrize("away", ["n1", "n2"])
@@ -104,7 +104,7 @@ def marked(*, nodes: str = "", forgotten: str = "", open_at: str = "", listed: s
     """What makes the hub doubt that nobody has vol-1."""
     found = Book()
     if nodes:
-        found.put("CreateVolume x", Thing(VOLUME, "x"), nodes, Id("CreateVolume x", 0.0))
+        found.put("CreateVolume x", Thing(VOLUME, "x"), nodes, IdEntry("CreateVolume x", 0.0))
     if forgotten:
         found.mark(forgotten, Mark.FORGOTTEN)
     if open_at:
@@ -143,7 +143,7 @@ def test_the_deletion_of_what_no_node_has_goes_to_the_first_node_that_may_have_i
     for node, now in (("n1", {}), ("n1", {"book": back}), ("n2", {"volumes": affinity("n2", "n3", handle="vol-1")})):
         decision = of_nobodys(**now)
         assert isinstance(decision, Route)
-        assert (decision.node, decision.deletes, decision.keeping) == (node, (), Keeping.NEVER)
+        assert (decision.node, decision.deletes, decision.recording) == (node, (), Recording.NEVER)
 
 
 def test_no_other_call_and_no_secret_goes_to_a_node_by_the_lists_of_others() -> None:
