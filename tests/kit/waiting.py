@@ -8,7 +8,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_INTERVAL_S = 0.05
+# Between two looks lies a tenth of the time waited so far, within these bounds: a look takes the processor from what it
+# waits for.
+_SHORTEST_S, _LONGEST_S = 0.05, 0.5
+_SHORTEST_IN_LOOP_S = 0.005
 
 _TURNS_AT_ONCE = 100
 """The turns of the loop that `until` takes before it sleeps: enough for conditions without threads and processes."""
@@ -32,20 +35,21 @@ def wait_for(
     timeout_s: float = 30.0,
     instead: Callable[[], object] = lambda: "",
 ) -> T:
-    """Return the first true result of `look`, which is called every 50 ms. It must not raise for "not yet".
+    """Return the first true result of `look`, which is called again and again. It must not raise for "not yet".
 
     Raises:
         NeverCameError: `timeout_s` is over. Its message is "there was no <name> within 30 s" with the name from the
             call, and the result of `instead`.
     """
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while True:
         found = look()
         if found:
             return found
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout_s:
             raise NeverCameError(f"there was no {what} within {timeout_s:g} s\n{instead()}".rstrip())
-        time.sleep(_INTERVAL_S)
+        time.sleep(min(max(waited / 10, _SHORTEST_S), _LONGEST_S))
 
 
 async def until(
@@ -62,15 +66,16 @@ async def until(
     Raises:
         NeverCameError: `look` was never true.
     """
-    deadline, turns = time.monotonic() + within_s, 0
+    began, turns = time.monotonic(), 0
     while True:
         found = look()
         if await found if inspect.isawaitable(found) else found:
             return
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > within_s:
             raise NeverCameError(f"there was no {what} within {within_s:g} s\n{instead()}".rstrip())
         turns += 1
-        await asyncio.sleep(0 if turns < _TURNS_AT_ONCE else 0.005)
+        await asyncio.sleep(0 if turns < _TURNS_AT_ONCE else min(max(waited / 10, _SHORTEST_IN_LOOP_S), _LONGEST_S))
 
 
 async def settle() -> None:
