@@ -16,8 +16,8 @@ A create, and a call that deletes something, is recorded besides (`cloud.claims.
 
 * `Recording.AHEAD`: the hub records the name before it sends the call. It records the things that a create made before
   the caller gets the success.
-* `Recording.LATE`, the exception in `claims`: the hub sends and answers the call at once, and reads no answer of the
-  usual size. If the caller does not acknowledge the answer, the hub records its things.
+* `Recording.LATE`: a deletion as AHEAD. For a create, the exception in `claims`: the hub sends and answers it at once,
+  and reads no answer of the usual size. If the caller does not acknowledge the answer, the hub records its things.
 * `Recording.NAME_ONLY`, for a driver with an elected node: as AHEAD, but the book keeps no ids.
 * A create never hands on the id of a thing that another node has made (`foreign_ids`): the create stays in doubt, and
   this node does not get the id. This does not hold where several nodes reach the same storage.
@@ -389,9 +389,8 @@ class Call(Account, Receiver):
         if self._attempt is not None:
             if not is_only:
                 why = "more than one message"
-            elif (
-                route.recording is not Recording.LATE or len(message) > LONGEST_CHARS
-            ):  # a smaller one has no large ids
+            # A LATE answer that is smaller has no large ids.
+            elif route.recording is not Recording.LATE or len(message) > LONGEST_CHARS:
                 why = self._read(message)
             if why:
                 self._end_attempt(in_doubt=True)

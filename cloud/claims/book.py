@@ -40,8 +40,8 @@ from cloud.claims.rules import LISTED_BY, Thing
 # next resync, after 15 minutes (docs/csi-contract.md#a-deleted-id-keeps-its-node-for-an-hour).
 DELETED_KEPT_S: Final = 3_600.0
 
-# The number of deleted ids that the book keeps although it did not have them before. A vendor answers the deletion of
-# an id that does not exist with OK, so a proxy driver can invent any number of them.
+# After so many deletions within `DELETED_KEPT_S`, the book takes no deleted id that it did not have before. A vendor
+# answers the deletion of an id that does not exist with OK, so a proxy driver can invent any number of them.
 MOST_DELETED: Final = 20_000
 
 # The largest size of all ids that only the lists of one node name. It has room for 70,000 of the longest ids that CSI
@@ -66,7 +66,8 @@ class Book:
         # the number of sent deletions whose success the book does not note, because it does not have their things.
         self.deletions = 0
         self._about: dict[Thing, set[str]] = {}  # the names with open calls that are about a thing
-        self._deleted: dict[tuple[Thing, str], float] = {}  # when each deleted id was deleted, by thing and node
+        # By thing and node: when each deleted id was deleted. The order is that in which the book learned of them.
+        self._deleted: dict[tuple[Thing, str], float] = {}
         # The same times as a heap, because clocks are set back at times. It may have entries of ids that exist again.
         self._deletion_heap: list[tuple[float, Thing, str]] = []
         # By node: the number of its ids in claims and lists, also of deleted things, plus one for `Mark.LISTED`.
@@ -126,7 +127,7 @@ class Book:
     def index(self, claim: Claim) -> None:
         """Bring the indexes in step with a claim whose calls or things have changed."""
         name = claim.name
-        if self.claims.get(name) is not claim:  # `forget` or `detach` has replaced it
+        if self.claims.get(name) is not claim:  # replaced (`detach`), or dropped as free
             return
         is_open = claim.is_open
         if not is_open:

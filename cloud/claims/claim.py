@@ -1,7 +1,8 @@
 """A claim: the row of one name, with its calls and its things. Pure.
 
-`book` describes the states. The body of its record has `state`, and of `node`, `since`, `lease_s`, `machine` and `ids`
-all that are not empty. For example, n1 made vol-1 under the name `CreateVolume pvc-1`:
+`book` describes the states. The body of its record has `state`, and `ids` if it has things. If it is open, the body
+also has `node` and `since`, and those of `lease_s` and `machine` that are not empty. For example, n1 made vol-1 under
+the name `CreateVolume pvc-1`:
 
     {"state": "made", "ids": [{"kind": "volume", "id": "vol-1", "node": "n1", "since": 1764345600.0}]}
 """

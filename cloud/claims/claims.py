@@ -13,12 +13,14 @@ between them. The records let no other hub write.
 Rules:
 
 * A change counts in memory at once, and the records get it later. `_write` returns a future, so the caller can wait for
-  the records. `_put` returns nothing, and the records retry it until it works.
+  the records. `_put` returns nothing, and the records retry it until it works. Two changes count only once the records
+  have them: an election, and the first list of a node with ids that no claim has.
 * A failed write may have written the first of its rows. So each write orders its rows: a hub that starts after any of
   them must forget no thing. For example, `forget` writes a node's mark before it deletes the node's rows.
-* If the hub chooses the node of a call, or an operator sends a create by hand, the hub writes twice. It writes the open
-  name before the node gets the call, and the outcome before the caller gets the answer. If the second write fails, the
-  records still show the name as open. The caller gets an error, and retries.
+* If a call has a name (`CallInfo.name`), and the hub chooses its node or an operator sends it by hand, the hub writes
+  twice. It writes the open name before the node gets the call, and the outcome before the caller gets the answer. If
+  the second write fails, the records still show the name as open. The caller gets an error, and retries.
+* A deletion without a name is one write, before the caller gets the success.
 * Exception: if a proxy driver pins a create, the call waits for no write. The hub records it only if its outcome is in
   doubt, or if the caller does not take the answer. A hub that is killed before that forgets it. That is safe as long as
   the proxy driver pins all creates of a name to one node.
@@ -272,9 +274,9 @@ class Claims:
     ) -> "asyncio.Future[None]":
         """Record that a node has deleted things. Returns the write, for `check`.
 
-        `is_pinned_by_hand`: an operator has sent the deletion to this node. If only the node's list named the id, and
-        other nodes have the id too, this ends the conflict. The hub drops the list entry, and records no deletion: the
-        id belongs to the other nodes.
+        `is_pinned_by_hand`: an operator has sent the deletion to this node. If the node has sent a list of this kind,
+        no claim has the id there, and other nodes have the id too, this ends the conflict. The hub drops the list
+        entry, and records no deletion: the id belongs to the other nodes.
 
         Callers can invent any number of ids. So the hub does not record the deletion of an unknown id that is too long,
         or that comes after `MOST_DELETED` deletions within an hour.

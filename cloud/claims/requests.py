@@ -88,7 +88,10 @@ def _fields(method: str) -> _Fields:
 
 
 def read(method: str, request: bytes, *, is_pinned: bool = False) -> RequestFields:
-    """Read a request; of a pinned one only its name, things and topology. Raises ValueError: it does not parse."""
+    """Read a request; of a pinned one only its name, things and topology, and the things that it deletes.
+
+    Raises ValueError: it does not parse.
+    """
     if method not in RULES:
         return NO_FIELDS
     fields = _fields(method)

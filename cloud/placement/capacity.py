@@ -21,10 +21,11 @@ from common.status import Code, Status
 async def largest(nodes: Nodes, call: Question, routes: Sequence[Route]) -> Answer:
     """The answer of the node on which the largest volume fits. Without nodes the capacity is 0.
 
-    A node that does not answer does not count. If none answers, the caller gets a vendor's error.
+    A node that tells no capacity does not count. If none tells it, the caller gets a vendor's error.
 
     Raises:
-        CallError: no vendor has answered, and at least one node could not be asked.
+        CallError: no vendor has told a capacity or an error, and at least one node could not be asked, or its answer
+            does not parse.
     """
 
     async def of(route: Route) -> tuple[Status, bytes] | CallError:

@@ -25,8 +25,8 @@ class CallInfo(NamedTuple):
     method: str  # the gRPC path
     fields: RequestFields = NO_FIELDS  # the fields of the request
     named_node: str = ""  # the node that the caller names, or empty
-    # the proxy driver's `Mode`. Empty: an operator sends the call by hand, and it counts as auto. If the driver has an
-    # elected node, an operator's call has the mode shared.
+    # the proxy driver's `Mode`. Empty: an operator sends the call by hand, and it counts as auto. If the driver has
+    # elections, it is shared, except for a proxy driver's mode local.
     mode: str = Mode.AUTO
     unreadable: str = ""  # why the request does not parse; empty if it does
     # the capabilities without which a driver refuses the call; none if all nodes have all offered capabilities.
@@ -38,7 +38,7 @@ class CallInfo(NamedTuple):
 
     @property
     def is_by_hand(self) -> bool:
-        """Whether an operator sends the call."""
+        """Whether an operator sends the call, and the driver has no elections."""
         return not self.mode
 
 
@@ -61,7 +61,7 @@ class Recording(Enum):
 
     NEVER = "never: the call makes and deletes nothing that the book knows"
     AHEAD = "the name before a node gets the call, and the ids before the caller gets the success"
-    LATE = "a call that a proxy driver pins: after its end; a create only if its outcome could be lost (`claims`)"
+    LATE = "the ids of a deletion as AHEAD; a create after its end, if the hub must not forget its outcome (`claims`)"
     NAME_ONLY = "the name before a node gets the call, until the outcome is known; no ids, because every node has them"
 
 
@@ -91,7 +91,8 @@ class Route(NamedTuple):
 
 
 class AskAll(NamedTuple):
-    """Ask several nodes, and make one answer from theirs (`Placement.answer`)."""
+    """Ask nodes by calls of the hub, and make one answer from theirs (`Placement.answer`)."""
 
-    # the nodes; for a list first the node of the page, then the next ones. Empty: the answer is empty, too.
+    # the nodes; for a list first the node of the page, then the next ones; for a shared list only the elected node.
+    # Empty: the answer is empty, too.
     routes: tuple[Route, ...]

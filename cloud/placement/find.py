@@ -4,9 +4,10 @@ A guess could be wrong: a node without the volume answers DeleteVolume with OK, 
 hub refuses a call until a source shows the node (docs/csi-contract.md#not-found-needs-proof). It uses these sources, in
 this order:
 
-* the book: a node made the thing, a node deleted it, or a node's list has it
+* the book: a node made the thing, or a node deleted it
 * the nodeAffinity of the PersistentVolumes with this handle
 * the vendor's node id in the call
+* the reports: only one node runs the driver
 * the lists of all nodes in question
 
 Lists come last. A node may list an id because the storage is shared, or because another thing has the same id.

@@ -2,7 +2,7 @@
 
 Rules of `Inventories`, which asks in the background:
 
-* A node gets one question about a kind at a time, and none within a minute of the last one.
+* A node gets one question about a driver's things of a kind at a time, and none within a minute of the last one.
 * At most 20 nodes list at the same time. The lists of thousands would delay calls on the hub's links.
 * A deletion waits for lists if no node is known to have its thing. It waits from its first try until the hub sends it,
   or until no retry can come any more. A list that began before its first try proves nothing about the thing.

@@ -8,7 +8,8 @@ A call is of one of three kinds:
 
 The proxy driver's mode (`--placement`) decides the kind. In the mode shared, every call is shared. In the other modes,
 a call that names a node is pinned. The mode auto means local if the vendor has a topology on most nodes
-(`capabilities`), else pinned. An operator's call counts as auto, or as shared if the driver has an elected node.
+(`capabilities`), else pinned. An operator's call counts as auto. If the driver has elections, every call counts as
+shared, except in the mode local (`Placement.decide`).
 
 A node holds a name if it may have carried out a create of this name (`Book.holders`).
 
@@ -18,8 +19,9 @@ An example: n1 and n2 run a driver with a topology, and the mode is auto.
 2. The link breaks before n2 answers. Now n2 holds the name. The hub refuses each retry until n2 is back.
 3. A retry succeeds with the id vol-1, and the book records that n2 has vol-1. DeleteVolume of vol-1 goes to n2.
 
-Each function below is a list of numbered rules. A rule is a condition, a colon, and the hub's action. The hub applies
-the rules in their order, until the call has its node or is refused.
+Each function that chooses a node is a list of numbered rules. A rule is a condition, a colon, and the hub's action. The
+hub applies the rules in their order, and the first one that fits decides. A later rule may still refuse the node that
+it has chosen.
 """
 
 import math
@@ -65,7 +67,8 @@ def is_local(fleet: Fleet, named_node: str, mode: str) -> bool:
 def read_info(driver: str, method: str, request: bytes, *, named_node: str, mode: str, fleet: Fleet) -> CallInfo:
     """Read the fields of a request that `route` needs.
 
-    Returns empty fields for a pinned call that neither creates nor deletes.
+    The fields are empty for a pinned call that neither creates nor deletes, and for a shared call that neither changes
+    anything nor lists.
     """
     is_local_call = is_local(fleet, named_node, mode)
     is_shared = mode == Mode.SHARED and (method in KEYED or method in LISTINGS)
@@ -182,9 +185,10 @@ def _shared(info: CallInfo, view: View) -> Route | AskAll:
     # 5. The hub has lost records, and several nodes run the driver: refuse. Another node may have an open call.
     if view.loss and len(view.fleet) > 1:
         raise knowledge_lost(info.driver, view.loss)
-    # 6. Another node has an open call of this name, or about the same thing: send the call there. Refuse it if that
-    #    node is away, or if an operator names another one. For example, n1 lost its link during DeleteVolume of vol-1,
-    #    and n2 is elected. ControllerPublishVolume of vol-1 waits for n1. CreateVolume of pvc-2 goes to n2.
+    # 6. Only other nodes have open calls of this name, or about the same thing: send the call to one of them, a
+    #    connected one first. Refuse it if all of them are away, or if an operator names a node. For example, n1 lost
+    #    its link during DeleteVolume of vol-1, and n2 is elected. ControllerPublishVolume of vol-1 waits for n1.
+    #    CreateVolume of pvc-2 goes to n2.
     #    An open create of this name does not count once n1 has surely stopped it: by its name, a retry on n2 is
     #    idempotent.
     claims = view.book.open_about(info.name)
@@ -261,7 +265,7 @@ def _local(info: CallInfo, view: View, holders: Sequence[str]) -> Route | AskAll
     except ListsNeeded as needed:
         node = _node_for_deletion(info, view, needed)
         deletes = ()
-    # 7. The driver lacks a capability on that node, and has it on most nodes: refuse.
+    # 7. The call needs a capability that the driver has on most nodes, and lacks on that node: refuse.
     if info.needs:
         missing = info.needs & view.fleet.lacking(node)
         if missing:
@@ -361,7 +365,7 @@ def _node_for_deletion(info: CallInfo, view: View, needed: ListsNeeded) -> str:
     fields = info.fields
     fleet = view.fleet
     cannot_list = [member.node for member in fleet if not can_list(member, needed.kind, view)]
-    # 1. A list has the thing, the call does more than delete it, or a node that may have it cannot list: refuse.
+    # 1. A list has the thing, the call is not only its deletion, or a node that may have it cannot list: refuse.
     deletes_all = fields.deletes == fields.things
     can_all_list = set(needed.nodes).isdisjoint(cannot_list)
     if not (needed.nodes and deletes_all and can_all_list):
@@ -431,6 +435,7 @@ def _list(info: CallInfo, view: View) -> Route | AskAll:
     if unreported:
         raise not_listed(info.driver, info.method, dict.fromkeys(unreported, "it has not reported the driver yet"))
     # 3. One node runs the driver, and the token is not the hub's: send the call there, with the driver's own token.
+    #    `only_node` refuses if no node runs it.
     if not fleet.members or (len(fleet) == 1 and page is None):
         node = only_node(info.driver, "", view.fleet.members, view)
         member = fleet.members.get(node)

@@ -291,6 +291,28 @@ async def test_a_claim_that_cannot_be_read_stops_the_hub(tmp_path: Path, name: s
     await records.close()
 
 
+async def test_the_records_of_an_earlier_hub_are_read_and_written_with_the_same_keys() -> None:
+    made = {"kind": "volume", "id": "vol-1", "node": "n1", "since": 1.0}
+    deleted = {"kind": "snapshot", "id": "snap-1", "node": "n2", "since": 2.0, "gone": 3.0}
+    bodies: dict[str, Body] = {
+        NAME: {"state": "made", "ids": [made]},
+        "DeleteSnapshot snap-1": {"state": "deleted", "ids": [deleted]},
+        "CreateVolume pvc-2": {"state": "open", "node": "n1", "since": 4.0, "lease_s": 60, "machine": "m"},
+    }
+    records = MemoryRecords()
+    await records.write([Change(RecordKind.CLAIM, (D, name), body) for name, body in bodies.items()])
+    await records.write([Change(RecordKind.CLAIM, (D, "Node n3"), {"state": "forgotten", "node": "n3"})])
+    await records.write([Change(RecordKind.ELECTION, (D,), {"node": "n1", "epoch": 9, "since": 5.0, "why": "first"})])
+    claims = Claims(records)
+    book = claims.book(D)
+    assert (book.makers(VOL), book.deleted(Thing(SNAPSHOT, "snap-1")), book.open_counts) == (["n1"], ["n2"], {"n1": 1})
+    assert (book.marks, claims.elections[D].epoch) == ({"n3": Mark.FORGOTTEN}, 9)
+    before = dict(records.kept)
+    await claims.write_names(D, [*bodies, "Node n3"])
+    await claims.elect(D, claims.elections[D])
+    assert records.kept == before
+
+
 async def test_a_success_that_a_full_disk_did_not_take_leaves_no_doubt_once_another_call_has_recorded_it(
     claims: Claims, tmp_path: Path
 ) -> None:

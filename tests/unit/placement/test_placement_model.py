@@ -5,7 +5,7 @@ whose creation was told is found; no deletion goes to a node that did not make t
 failed because of where it was wanted, while something may be elsewhere that the hub does not know of; and when all is
 well again, every name can be used, and in the end none is held.
 
-The exemption (`cloud.claims.claims`): some creates are pinned to a node. Of their successes no more is known once
+The exception (`cloud.claims.claims`): some creates are pinned to a node. Of their successes no more is known once
 the caller has them, and of what is under way nothing if the hub dies, nor of a doubt on a full disk, nor of a success
 there that nobody took.
 

@@ -65,7 +65,7 @@ def test_a_create_that_the_hub_places_is_claimed_first_and_its_topology_goes_to_
 
 
 @pytest.mark.parametrize(("mode", "recording"), [(Mode.PINNED, Recording.LATE), ("", Recording.AHEAD)])
-def test_a_pinned_create_is_claimed_late_and_an_operators_first(mode: str, recording: Recording) -> None:
+def test_a_pinned_create_is_recorded_late_and_an_operators_ahead(mode: str, recording: Recording) -> None:
     decision = decided("CreateVolume", create(), Book(), mode=mode, wanted="n1")
     assert decision == Route("n1", FLEET.members["n1"], recording=recording)
 
