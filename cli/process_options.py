@@ -373,7 +373,7 @@ EDGE_OPTIONS = Options(
         "--registration=own",
         type=click.Choice(["own", "observe"]),
         help="own: the agent takes registrations and mounts pods' volumes, as a kubelet does. observe: a kubelet does "
-        "that on this node; the agent finds its drivers and mounts nothing.",
+        "that on this node; the agent finds its drivers, and mounts nothing but the guards of --direct-runtime.",
     ),
     option(
         "--relay-dir",
@@ -404,7 +404,7 @@ EDGE_OPTIONS = Options(
         multiple=True,
         help="A RuntimeClass whose pods may have volumes that the runtime mounts in its guest (Kata direct volumes), "
         "with go or rs (runtime-rs) and Kata's version: kata=go:3.20. File systems that the guest mounts may follow: "
-        "kata=go:3.20:ext4. Without this flag no volume is deferred.",
+        "kata=go:3.20:ext4. Without this flag no volume is deferred. With --registration=observe it needs --relay-dir.",
     ),
     _tuning(
         "--direct-run-dir=/run",

@@ -29,9 +29,11 @@ class Kind(IntEnum):
     CALL = 1
     REPORT = 2  # edge to hub: each message is the agent's whole report about its drivers (`common.csi.reports`)
     WATCH = 3  # proxy driver to hub: each message of the hub is its newest report about the driver `subject`
-    SYNC = 7  # edge to hub: the hub sends the objects that concern the node, and the agent keeps them (`objects.sync`)
+    # Edge to hub: the hub sends the objects that concern the node, and the agent keeps them (`objects.sync`). `subject`
+    # may be `WITHOUT_CREDENTIALS` (`objects.sync_stream`).
+    SYNC = 7
     FACTS = 8  # edge to hub: the agent sends facts about its node, and the hub keeps them (`common.objects.sync`)
-    OBSERVE = 9  # edge to hub, in place of SYNC and FACTS: a kubelet serves the node. The stream carries no message.
+    OBSERVE = 9  # edge to hub, in place of FACTS: a kubelet serves the node. The stream carries no message.
     CA = 10  # edge to hub, before it joins: the answer is the hub's CA certificates (`common.net.enrolment`)
     # Edge to hub's join listener: the request has a token and a certificate request, the answer a certificate.
     JOIN = 11

@@ -25,4 +25,5 @@ Volumes of pods, where no kubelet serves the node:
 Beside a kubelet:
 
 * `kubelet_relay`: sockets on which the kubelet calls drivers through the agent.
+* `beside`: its calls about volumes that the pod's runtime mounts.
 """

@@ -9,7 +9,8 @@ Rules:
 * They work from the metastore alone; the link only updates the metastore.
 * With `--registration=observe` the node has a kubelet. The agent finds drivers, and stores, reports and mounts nothing.
   It tells the hub of this mode, and puts aside state that it stored earlier.
-* With `--relay-dir` that kubelet calls the drivers through the agent.
+* With `--relay-dir` that kubelet calls the drivers through the agent. With `--direct-runtime` too, the agent hands
+  volumes over to the pods' runtime (`edge.beside`). It takes back those of an earlier start without this flag as well.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ from edge.reports.node_facts import LEFT_SETTLE_S, NodeFacts, ask_as_said
 from edge.reports.pod_facts import SETTLE_S, PodFacts
 from edge.reports.settling import Settling
 from edge.settings import AgentSettings
-from edge.stores.former_state import put_aside
+from edge.stores.former_state import DIRECT, put_aside
 from edge.stores.metastore import Metastore
 from edge.stores.sync_streams import observe_streams, sync_streams
 from edge.volume_errors import VolumeError
@@ -62,6 +63,7 @@ from edge.wanted.states import VolumeStates, read_boot
 from edge.wanted.wanted import Wanted
 
 if TYPE_CHECKING:
+    from edge.beside.direct_calls import DirectCalls
     from edge.direct.hand_over import DirectVolumes
     from edge.kubelet_relay import KubeletRelay
 
@@ -90,10 +92,17 @@ class KubeletPart:
         labels = self.volumes.node_labels if self.volumes is not None else dict
         self.registry = DriverRegistry(settings, labels=labels)
         self._relay: KubeletRelay | None = None
+        self._direct: DirectCalls | None = None
         if settings.relay_dir is not None:
             from edge.kubelet_relay import KubeletRelay as Relay  # noqa: PLC0415  # few nodes need a gRPC server
 
-            self._relay = Relay(settings.relay_dir, settings, self.registry)
+            if settings.direct_runtime or (settings.state_dir / DIRECT).exists():
+                from edge.beside.direct_calls import DirectCalls as Direct  # noqa: PLC0415  # even fewer have a Kata
+
+                self._direct = Direct(settings, metrics, self.registry)
+                self.streams += self._direct.streams
+            answer = self._direct.answer if self._direct is not None else None
+            self._relay = Relay(settings.relay_dir, settings, self.registry, answer)
         is_relay = self._relay.holds if self._relay is not None else lambda _endpoint: False
         self._registrar = Registrar(settings.root_dir, self.registry, is_relay=is_relay)
 
@@ -110,8 +119,9 @@ class KubeletPart:
     def problems(self) -> list[str]:
         relayed = self._relay.problems(self._registrar.observed) if self._relay is not None else []
         own = self.volumes.problems if self.volumes is not None else []
+        direct = self._direct.problems if self._direct is not None else []
         seen = [why for why in (self._full, self._former, self._unkept) if why]
-        return [*seen, *self.registry.problems, *relayed, *own]
+        return [*seen, *self.registry.problems, *relayed, *direct, *own]
 
     async def look(self) -> None:
         self._full = await asyncio.to_thread(_full_disks, self._directories)
@@ -124,12 +134,16 @@ class KubeletPart:
     async def drain(self, limit_s: float) -> None:
         if self._relay is not None:
             await self._relay.drain()
+        if self._direct is not None:
+            await self._direct.drain(limit_s)
         if self.volumes is not None:
             await self.volumes.drain(limit_s)
 
     async def close(self) -> None:
         if self._relay is not None:
             await self._relay.close()
+        if self._direct is not None:
+            await self._direct.close()
         if self.volumes is not None:
             await self.volumes.close()
         await self.registry.close()
@@ -226,6 +240,7 @@ class Volumes:
             in_use_acked=facts.in_use_acked,
             in_use_changed=tell,
             direct=self._direct_volumes,
+            may_defer=bool(settings.direct_runtime),
             cdi=CdiFiles(settings.cdi_dir, real_layout),
             metrics=self._metrics,
             stats_interval_s=settings.volume_stats_interval_s,

@@ -9,7 +9,7 @@ Rules:
 * A driver's socket is `DIRECTORY/NAME.sock`. It exists as soon as the driver has told its name. A socket left by a
   killed agent is replaced.
 * A call goes to the driver as bytes with its remaining time, and ends with the driver's own status. Only the answer of
-  NodeGetInfo is changed.
+  NodeGetInfo is changed, and calls about direct volumes are answered in the driver's place (`edge.beside`).
 * If the driver did not answer, the call ends with UNAVAILABLE, a little before the kubelet's time is up: the kubelet
   takes the outcome as unknown, says it in an Event of the pod, and tries again. Such a call, or one whose caller is
   gone, is cancelled at the driver too.
@@ -21,7 +21,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from common.objects.topology import is_tied
 from common.relay.errors import PeerGone
 from common.relay.server import CancelReason, Server, ServerCall, ServerSettings, in_task
 from common.session.deadlines import before_the_caller
-from common.status import Origin, Status
+from common.status import Code, Origin, Status
 from edge.calls.drivers import Driver
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
@@ -54,8 +54,16 @@ class _Served:
 class KubeletRelay:
     """The sockets of one directory. `run()` it as a task, then `close()` it."""
 
-    def __init__(self, directory: Path, settings: AgentSettings, registry: DriverRegistry) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: AgentSettings,
+        registry: DriverRegistry,
+        # Takes a driver's name, a method and a request. Returns the answer, or None if it is the driver's to give.
+        answer: Callable[[str, str, bytes], Awaitable[bytes | None]] | None = None,
+    ) -> None:
         self._directory = directory
+        self._own_answer = answer
         self._node = settings.node
         self._limit = settings.max_message_bytes
         self._registry = registry
@@ -177,6 +185,13 @@ class KubeletRelay:
             raise VendorBroken(name, self._node, f"it did not answer {call.method} within {limit_s:.3g} s") from None
 
     async def _pass_on(self, name: str, driver: Driver, call: ServerCall) -> None:
+        if (
+            self._own_answer is not None
+            and (own := await self._own_answer(name, call.method, call.request)) is not None
+        ):
+            await call.send(own)
+            call.finish(Status(Code.OK))
+            return
         if call.method == NODE_GET_INFO:
             status, body = await driver.node_info(
                 call.request,

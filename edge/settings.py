@@ -39,12 +39,14 @@ class AgentFlags(ProcessSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for flag, value, why in (
-            ("--direct-runtime", next(iter(self.direct_runtime), None), "a kubelet mounts the volumes here"),
             ("--cdi-dir", self.cdi_dir, "a kubelet asks for devices"),
             ("--fence", self.fence if self.fence != "off" else None, "a kubelet mounts its volumes"),
         ):
             if value is not None and self.registration == "observe":
                 raise SettingsError(flag, value, f"is for nodes without a kubelet: {why}")
+        if self.direct_runtime and self.registration == "observe" and self.relay_dir is None:
+            why = "needs --relay-dir beside a kubelet, which calls the drivers through the agent then"
+            raise SettingsError("--direct-runtime", self.direct_runtime[0], why)
         names = [runtime.name for runtime in self.direct_runtime]
         for runtime in self.direct_runtime:
             if names.count(runtime.name) > 1:

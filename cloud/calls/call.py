@@ -31,7 +31,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 
-from cloud.calls.class_parameters import OWN, without_own
+from cloud.calls.class_parameters import DIRECT, OFFLINE, as_direct, asks_for_direct, without_own
 from cloud.calls.node_calls import NodeCalls
 from cloud.claims.claim import Attempt, Claim
 from cloud.claims.requests import LONGEST_CHARS, NOTHING_MADE, settled_with, things_in
@@ -103,8 +103,8 @@ class Call(Account, Receiver):
     """
 
     __slots__ = (
-        "_attempt", "_calls", "_deadline", "_frame", "_info", "_is_checked", "_is_over", "_key", "_link", "_made",
-        "_message", "_number", "_request", "_request_credit", "_route", "_status", "_task", "_timeout_s",
+        "_attempt", "_calls", "_deadline", "_frame", "_info", "_is_checked", "_is_direct", "_is_over", "_key", "_link",
+        "_made", "_message", "_number", "_request", "_request_credit", "_route", "_status", "_task", "_timeout_s",
         "_unreturned_sizes", "_visit",
     )  # fmt: skip
 
@@ -121,6 +121,7 @@ class Call(Account, Receiver):
         # Whether the call may pass. Before, an error is not the node's, although the caller may have named one.
         self._is_checked = False
         self._is_over = False  # whether the caller has an end, or has left
+        self._is_direct = False  # whether the answer gets the attribute of a direct volume
         self._task: asyncio.Task[None] | None = None  # asks the nodes, if the hub answers itself
         self._info: CallInfo
         self._route: Route
@@ -156,7 +157,8 @@ class Call(Account, Receiver):
             return
         self._is_checked = True
         try:
-            if OWN in request:
+            if DIRECT in request or OFFLINE in request:
+                self._is_direct = asks_for_direct(method, request)
                 request = without_own(method, request)
             self._info, found = calls.placement.decide(
                 driver, method, request, named_node=self._frame.node, mode=link.context.placement
@@ -351,6 +353,8 @@ class Call(Account, Receiver):
 
     def _finish(self, status: Status, message: bytes | None) -> None:
         if message is not None:
+            if self._is_direct:
+                message = as_direct(message)
             self.response_bytes += len(message)
         if status.origin == Origin.UNSENT:  # UNSENT means something only to the hub
             status = replace(status, origin=Origin.EDGE)

@@ -20,6 +20,7 @@ Rules:
 * `Closures` keeps the closure of a node while somebody watches it. For any other node it makes a closure for one
   answer, and does not ask the source for objects.
 * `Closures` remembers the last pods and claims that have left a watched closure: their nodes may still tell of them.
+* An agent beside a kubelet gets no credentials: its closure has no object of `_CREDENTIALS`, and looks none up.
 * One change may concern every node. In each turn of the event loop, `Closures` brings the closures of a few nodes up to
   date and calls their watchers. A query brings the closure of its node up to date first.
 """
@@ -43,6 +44,9 @@ from common.objects.objects import Object, Ref, Stamp, encode_body
 
 # Kinds that need no other object: a change changes only the object's own stamp in a closure.
 _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "StorageClass"})
+
+# A VolumeAttachment's metadata is the publish context, which may hold some.
+_CREDENTIALS = frozenset({"Secret", "ServiceAccountToken", "VolumeAttachment"})
 
 _TOLD_OF = frozenset({"Pod", "PersistentVolumeClaim"})  # the kinds in a closure that a node tells facts about
 
@@ -112,14 +116,15 @@ class Closures:
         item = self._source.item(ref)
         return Object(ref, item.stamp, encode_body(item.body)) if item is not None else None
 
-    def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, node: str, changed: Callable[[], None], *, with_credentials: bool = True) -> Callable[[], None]:
         """Call `changed` when the node's closure may have changed, once for changes together. Returns the end.
 
         The node's rights count as they are now: its link, with its certificate, may be a new one.
         """
         if node not in self._closures:
-            self._closures[node] = self._found(node)
+            self._closures[node] = self._found(node, with_credentials=with_credentials)
         else:
+            self._closures[node].with_credentials = with_credentials
             self._closures[node].touched.update(self.pods(node))
         closure = self._closure(node)
         closure.watchers.append(changed)
@@ -134,8 +139,9 @@ class Closures:
 
         return unwatch
 
-    def _found(self, node: str) -> "_Closure":
-        return _Closure(node, self._source, self._pods, self._attachments, self._rights)
+    def _found(self, node: str, *, with_credentials: bool = True) -> "_Closure":
+        sources = self._source, self._pods, self._attachments
+        return _Closure(node, *sources, self._rights, with_credentials=with_credentials)
 
     def _closure(self, node: str) -> "_Closure":
         closure = self._closures.get(node)
@@ -220,8 +226,18 @@ class Closures:
 class _Closure:
     """One node's closure: the objects that each pod looks up, in order."""
 
-    def __init__(self, node: str, source: Source, pods: Index, attachments: Index, rights: NodeRights) -> None:
+    def __init__(
+        self,
+        node: str,
+        source: Source,
+        pods: Index,
+        attachments: Index,
+        rights: NodeRights,
+        *,
+        with_credentials: bool,
+    ) -> None:
         self.node = node
+        self.with_credentials = with_credentials
         self.watchers: list[Callable[[], None]] = []
         self.touched: set[Ref] = set()  # the objects that have changed since it was last brought up to date
         # Objects that it has begun or ceased to look up, until `Closures` has noted them. They outlive a failure: a
@@ -301,6 +317,7 @@ class _Closure:
                 self.unnoted.add(new.tokens.ref)
 
     def _walk(self, pod: Ref) -> "_Walk":
+        left_out = frozenset() if self.with_credentials else _CREDENTIALS
         held: dict[Ref, None] = {}
         visited: set[Ref] = set()
         looked_up: set[Ref] = set()
@@ -309,6 +326,8 @@ class _Closure:
         mounting: list[Body] = []
 
         def visit(ref: Ref) -> None:
+            if ref.kind in left_out:
+                return
             looked_up.add(ref)
             if ref in visited:
                 return
@@ -322,7 +341,7 @@ class _Closure:
             if body is not None:
                 visit_needs(ref, body)
             held[ref] = None
-            if ref.kind == "PersistentVolume":
+            if ref.kind == "PersistentVolume" and not left_out:
                 attachments = self._attachments.of((self.node, ref.name))
                 looked_up.update(attachments)
                 held.update(dict.fromkeys(attachments))
@@ -339,7 +358,7 @@ class _Closure:
 
         visit(pod)
         body = self._source.body(pod)
-        tokens = request_of(body, mounting) if body is not None else None
+        tokens = request_of(body, mounting) if body is not None and not left_out else None
         if tokens is not None:
             looked_up.add(tokens.ref)
             del held[pod]  # the pod comes last

@@ -27,7 +27,7 @@ from common.errors import RemoteProtocolError, not_carried
 from common.objects.objects import Object, Ref, Stamp
 from common.objects.sync import Event, Untold
 from common.objects.sync_messages import Change, Drop, Put
-from common.objects.sync_stream import Telling, learn
+from common.objects.sync_stream import WITHOUT_CREDENTIALS, Telling, learn
 from common.session.link import Stream
 from common.status import Code, Origin, Status
 
@@ -78,7 +78,9 @@ class SyncServer:
             telling.changed()
 
         with self._counted(node):
-            unwatch = self._closures.watch(node, changed)
+            assert stream.opened is not None
+            with_credentials = stream.opened.subject != WITHOUT_CREDENTIALS
+            unwatch = self._closures.watch(node, changed, with_credentials=with_credentials)
             try:
                 while not self._closures.is_ready:
                     news.clear()
@@ -107,7 +109,7 @@ class SyncServer:
             trouble = f"the facts of node {node} cannot be removed"
             async with order:
                 await _tried(partial(self._sink.table.remove_all, node), trouble)
-            log.info("node %s is served by a kubelet: the hub sends it no objects and writes none of its facts", node)
+            log.info("node %s is served by a kubelet: the hub writes none of its facts", node)
             async for _ in stream:  # the agent sends nothing
                 pass
 

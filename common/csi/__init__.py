@@ -4,6 +4,7 @@ Read `csi.proto` for the messages. The bridge forwards every method under `/csi.
 the table.
 
 * `methods`: each method's path, message types, and whether it streams.
+* `volume_context`: the bridge's own key in a volume's context.
 * `redact`: a message without its secrets.
 * `reports`: a driver's description of itself.
 """

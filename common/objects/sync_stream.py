@@ -16,6 +16,10 @@ from common.objects.sync_messages import Change
 from common.observe.tasks import Tasks, supervised
 from common.session.link import Stream
 
+# The subject of an agent's sync stream that is to bring no Secrets, tokens and attachments: beside a kubelet, the
+# kubelet's calls have what the agent needs of them.
+WITHOUT_CREDENTIALS = "without credentials"
+
 
 class Copy(Protocol):
     """The objects that a learner has on its disk. Only the learner's changes alter it."""

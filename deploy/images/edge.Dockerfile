@@ -3,6 +3,7 @@
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 -f deploy/images/edge.Dockerfile -t REGISTRY/edge:0.1.0 .
 #   ... --target dirdriver -t REGISTRY/dirdriver:0.1.0 .     the example driver
+#   ... --target edge-direct -t REGISTRY/edge-direct:0.1.0 . the agent of ../edge/direct, with programs for file systems
 #
 # No line names a platform: docker and pip choose the base image and the wheels of each.
 # The official images are built with profile-guided optimisation, without which a call takes a tenth longer.
@@ -26,6 +27,13 @@ FROM ${PYTHON} AS dirdriver
 COPY --from=build-dirdriver /opt/csi-bridge /opt/csi-bridge
 ENV PATH=/opt/csi-bridge/bin:$PATH
 ENTRYPOINT ["dirdriver"]
+
+FROM ${PYTHON} AS edge-direct
+RUN apt-get update && apt-get install --yes --no-install-recommends e2fsprogs xfsprogs && rm -rf /var/lib/apt/lists/*
+COPY --from=build /opt/csi-bridge /opt/csi-bridge
+ENV PATH=/opt/csi-bridge/bin:$PATH
+ENV PYTHONDONTWRITEBYTECODE=1
+ENTRYPOINT ["csi-bridge"]
 
 FROM ${PYTHON} AS edge
 COPY --from=build /opt/csi-bridge /opt/csi-bridge

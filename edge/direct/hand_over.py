@@ -44,11 +44,13 @@ _SYSFS = Path("/sys/dev/block")
 class DirectVolumes:
     """The deferred volumes below one root directory, for runtimes of a host whose /run is `run_dir`.
 
+    `devices`: the root directory below which the driver publishes their devices.
     Every failure is `Uncertain`: these steps come after the driver's publication, or before its end.
     """
 
-    def __init__(self, root: Path, run_dir: Path) -> None:
+    def __init__(self, root: Path, run_dir: Path, *, devices: Path | None = None) -> None:
         self._root, self._layout = RootDir(root), Layout(root)
+        self._devices = Layout(devices or root)
         self._store, self._shim = DirectVolumeStore(run_dir / KATA_ROOT), ShimClient(run_dir)
         self._real = self._layout.real
 
@@ -78,8 +80,11 @@ class DirectVolumes:
     async def grow(self, device: Path, fs_type: str) -> bool:
         return await apart(Uncertain, file_systems.grow, device, fs_type)
 
+    async def size_bytes(self, published: Published) -> int:
+        return await apart(Uncertain, file_systems.size_bytes, await self.device(published))
+
     def _device(self, published: Published) -> Path:
-        place = self._layout.device_map(published.name, published.pod_uid)
+        place = self._devices.device_map(published.name, published.pod_uid)
         number = place.stat().st_rdev
         if not stat.S_ISBLK(place.stat().st_mode):
             raise OSError(errno.ENOTBLK, f"driver {published.driver} has published no block device, but a file")

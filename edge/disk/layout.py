@@ -19,8 +19,10 @@ VOL_DATA = "vol_data.json"
 
 LONGEST_NAME_BYTES = 255  # NAME_MAX of every Linux file system that may hold a root directory
 
+_DIRECT = "directVolumes"  # the directory of `Layout.beside_kubelet`
+
 # Names beside the drivers' staging directories: block volumes, and stagings of kubelets before 1.24.
-NO_DRIVERS = frozenset({"volumeDevices", "pv"})
+NO_DRIVERS = frozenset({"volumeDevices", "pv", _DIRECT})
 
 _BLOCK_OWN = frozenset({"staging", "publish"})  # names beside the directories of single block volumes
 
@@ -47,6 +49,13 @@ class Layout:
     @property
     def block_root(self) -> Path:
         return self.staging_root / "volumeDevices"
+
+    @property
+    def beside_kubelet(self) -> Path:
+        """The agent's own root directory beside a kubelet, for block volumes of which the kubelet knows nothing."""
+        # Drivers' containers share this part of the kubelet's directory. Not the kubelet's own places for block
+        # volumes: a kubelet that restarts would take these volumes for its own, and unmap them.
+        return self.staging_root / _DIRECT
 
     def pod(self, uid: str) -> Path:
         return self.pods / component("the pod's uid", uid)

@@ -18,10 +18,10 @@ import logging
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edge.disk.found_volumes import Published
-from edge.manager.host import VolumeHost
+from edge.manager.host import DeferralHost
 from edge.manager.rows import VolumeRows
 from edge.manager.steps import Step
 from edge.volume_errors import Uncertain, VolumeError, VolumeRefused
@@ -39,7 +39,7 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 class VolumeDeferral:
     """Hands one volume over to runtimes."""
 
-    def __init__(self, host: VolumeHost, rows: VolumeRows) -> None:
+    def __init__(self, host: DeferralHost, rows: VolumeRows) -> None:
         self._key = rows.key
         self._host = host
         self._rows = rows
@@ -81,7 +81,7 @@ class VolumeDeferral:
 
     def may_have(self, row: Publication) -> bool:
         """Whether the agent has handed a publication over, or may have in a time that it does not remember."""
-        return row.agent_defers or (row.reconstructed and row.block and self._host.wanted.may_defer)
+        return row.agent_defers or (row.reconstructed and row.block and self._host.may_defer)
 
     async def take_back(self, row: Publication) -> None:
         """Undo `hand_over`, before the driver unpublishes. Raises Uncertain if it must be repeated."""
@@ -94,7 +94,7 @@ class VolumeDeferral:
 
     async def notice(self, want: PodVolume) -> None:
         """Note in the row whether the driver itself has told the runtime of the volume (csi-kata-directvolume does)."""
-        if self._host.wanted.may_defer and not want.volume.block:
+        if self._host.may_defer and not want.volume.block:
             target = target_for(want)
             row = self._rows.publications[target]
             is_told = await self._direct.is_told(row)
@@ -104,7 +104,7 @@ class VolumeDeferral:
 
     async def forget(self, row: Publication) -> None:
         """Remove what a driver left of its own deferral, once it has unpublished. Raises Uncertain: repeat it."""
-        if row.runtime or (row.reconstructed and self._host.wanted.may_defer):
+        if row.runtime or (row.reconstructed and self._host.may_defer):
             await self._direct.forget(row)
 
     # ---- the device --------------------------------------------------------------------------------------------------
@@ -173,6 +173,20 @@ class VolumeDeferral:
             await self._host.plugin.unpublish(row)
         except VolumeError as error:
             raise Uncertain(error.why) from error
+
+
+def handover_fields(want: PodVolume, before: Publication | None, boot: str) -> dict[str, Any]:
+    """Return the fields with which a publication of a deferred volume begins. `before` is the row that it may have."""
+    # After a reboot no guest uses the device, so HANDED becomes NONE. FORMATTING stays: the interrupted mkfs must be
+    # finished.
+    kept = before or Publication(driver="", handle="", name="", pod_uid="")
+    is_over = kept.handover is Handover.HANDED and kept.boot != boot
+    return {
+        "runtime": _of(want).runtime,
+        "fs_type": kept.fs_type,
+        "fs_uuid": kept.fs_uuid,
+        "handover": Handover.NONE if is_over else kept.handover,
+    }
 
 
 def _of(want: PodVolume) -> Deferral:

@@ -179,18 +179,8 @@ class VolumeExpander:
         return False
 
     def _tell_ungrown(self, want: PodVolume, plan: ExpansionPlan) -> None:
-        assert want.deferral is not None
         self._settled = plan
-        how = (
-            "it grows when a pod next gets the volume"
-            if want.deferral.fs_type != "xfs"
-            else "let the guest run xfs_growfs, which is seen when a pod next gets the volume"
-        )
-        message = (
-            f'volume "{want.volume.name}" has grown, and its file system has not: the runtime '
-            f"({want.deferral.runtime}) cannot grow it now; {how}"
-        )
-        self._host.facts.tell_claim(plan.claim, "FileSystemResizeRequired", message, warning=False)
+        self._host.facts.tell_claim(plan.claim, "FileSystemResizeRequired", words_for_ungrown(want), warning=False)
 
     def _tell_success(self, want: PodVolume, plan: ExpansionPlan) -> None:
         message = f'MountVolume.NodeExpandVolume succeeded for volume "{want.volume.name}"'
@@ -212,3 +202,17 @@ class VolumeExpander:
         if infeasible:
             self._refusal = (plan.required_bytes, self._host.clock.monotonic() + KUBELET.most_s)
         self._host.facts.not_expanded(plan.claim, error.why, infeasible=infeasible)
+
+
+def words_for_ungrown(want: PodVolume) -> str:
+    """Return what is told if a device has grown and its file system has not."""
+    assert want.deferral is not None
+    how = (
+        "it grows when a pod next gets the volume"
+        if want.deferral.fs_type != "xfs"
+        else "let the guest run xfs_growfs, which is seen when a pod next gets the volume"
+    )
+    return (
+        f'volume "{want.volume.name}" has grown, and its file system has not: the runtime '
+        f"({want.deferral.runtime}) cannot grow it now; {how}"
+    )

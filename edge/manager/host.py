@@ -30,27 +30,34 @@ READINGS_AT_ONCE = 4
 
 
 @dataclass(kw_only=True, eq=False)
-class VolumeHost:
+class DeferralHost:
+    """The objects that deferrals need, also beside a kubelet."""
+
+    plugin: VolumePlugin
+    direct: "Callable[[], DirectVolumes]"  # not called on a node that never had a deferred volume
+    may_defer: bool  # a runtime is known that mounts volumes in its guest
+    clock: Clock
+    boot: str
+    metrics: Metrics
+
+
+@dataclass(kw_only=True, eq=False)
+class VolumeHost(DeferralHost):
     """The objects that all volume tasks of a node share."""
 
     node: str
     objects: ObjectStore
     facts: VolumeFacts
     states: VolumeStates
-    plugin: VolumePlugin
     drivers: DriverRegistry
     wanted: Wanted
     fencing: Fencing
-    clock: Clock
-    boot: str
     # Returns once the hub has stored this node's `volumesInUse`, and, of the volume of a key, that no other node has it
     # (docs/csi-contract.md#volumesinuse-comes-before-staging). Raises FactRefused if another one has it. Not called for
     # a volume that may be staged.
     in_use_acked: Callable[[VolumeKey | None], Awaitable[None]]
     in_use_changed: Callable[[], None]  # called when the volumes in use may have changed, and before `in_use_acked`
-    direct: "Callable[[], DirectVolumes]"  # not called on a node that never had a deferred volume
     cdi: CdiFiles
-    metrics: Metrics
     stats_interval_s: float  # seconds between two readings of a volume's usage and health; 0: never
     republish_interval_s: float  # seconds between two refreshes, for drivers that ask for them; up to half is added
 

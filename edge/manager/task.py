@@ -21,11 +21,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from edge.disk.found_volumes import published_for, staged_for
 from edge.disk.mounts import MountTable
-from edge.manager.deferral import VolumeDeferral
+from edge.manager.deferral import VolumeDeferral, handover_fields
 from edge.manager.expander import VolumeExpander
 from edge.manager.host import VolumeHost
 from edge.manager.rows import VolumeRows
@@ -37,7 +36,7 @@ from edge.volume_errors import NotReady, VolumeError, VolumeRefused
 from edge.volumes import PodVolume, Volume, VolumeKey
 from edge.wanted.call_inputs import Waiting
 from edge.wanted.places import VOLUME, Target
-from edge.wanted.states import BY_DRIVER, Device, Handover, Publication, Row, State
+from edge.wanted.states import BY_DRIVER, Device, Publication, Row, State
 from edge.wanted.tries import Tries
 
 log = logging.getLogger("csi_bridge.edge.volumes")
@@ -450,7 +449,7 @@ class VolumeTask:
             arguments=publish_arguments(want),
             boot=self._host.boot,
             since=self._since(before),
-            **(_handover_fields(want, before, self._host.boot) if want.deferral is not None else {}),
+            **(handover_fields(want, before, self._host.boot) if want.deferral is not None else {}),
         )
 
     def _since(self, before: Row | None) -> float:
@@ -478,17 +477,3 @@ class VolumeTask:
 
 def _pod_of(row: Publication) -> str:
     return f"pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f"the pod of uid {row.pod_uid}"
-
-
-def _handover_fields(want: PodVolume, before: Publication | None, boot: str) -> dict[str, Any]:
-    # After a reboot no guest uses the device, so HANDED becomes NONE. FORMATTING stays: the interrupted mkfs must be
-    # finished.
-    assert want.deferral is not None
-    kept = before or Publication(driver="", handle="", name="", pod_uid="")
-    is_over = kept.handover is Handover.HANDED and kept.boot != boot
-    return {
-        "runtime": want.deferral.runtime,
-        "fs_type": kept.fs_type,
-        "fs_uuid": kept.fs_uuid,
-        "handover": Handover.NONE if is_over else kept.handover,
-    }

@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.csi.reports import NODE_GET_CAPABILITIES, NODE_GET_INFO, DriverReport
+from common.errors import CallError
 from common.objects.topology import NODE_SEGMENT, segment_of, told_node_info, why_no_segment
 from common.observe.tasks import Tasks, supervised
 from common.status import code_name
@@ -86,7 +87,18 @@ class DriverRegistry:
 
     def find(self, name: str) -> NodeDriver | None:
         """Return the driver of a name, even while away; None if none answered NodeGetInfo and NodeGetCapabilities."""
-        return self._store.find(name)
+        return self._store.find(name) if self.own else self._find_beside_kubelet(name)
+
+    def _find_beside_kubelet(self, name: str) -> NodeDriver | None:
+        try:
+            driver = driver_services.find_driver(self.drivers, name, self._node, NODE_GET_INFO)
+            shared = self._sockets.find(driver.socket)
+            if shared is None or driver.report is None:
+                return None
+            info = _info_in(driver.report, own_topology=True)
+        except (CallError, ValueError):
+            return None
+        return NodeDriver(Registration(name, driver.path, "", OPERATORS, info), shared)
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call `callback` at each change of `drivers`, of a driver's answers about itself, or of the registrations."""

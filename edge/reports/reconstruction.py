@@ -63,7 +63,7 @@ async def sweep(host: VolumeHost, rows: Iterable[Row]) -> None:
     """Remove what runtimes and engines still know of volumes without a row. A publication writes it again."""
     publications = [row for row in rows if isinstance(row, Publication)]
     try:
-        if host.wanted.may_defer:
+        if host.may_defer:
             await host.direct().sweep(publications)
         await host.cdi.sweep(row for row in publications if row.state is State.DONE)
     except VolumeError as error:

@@ -13,6 +13,7 @@ Rules:
 * `home.json` stays: it guards the mounts on the disk (`edge.home`), which stay too. Under another node's name, an agent
   that mounts again would take them down.
 * The files of a running agent are not renamed.
+* The directory `DIRECT` is none of a former state: an agent beside a kubelet keeps its direct volumes there.
 """
 
 import contextlib
@@ -30,6 +31,8 @@ _DATABASES = ("edge", "volumes")
 _JOURNALS = ("", "-wal", "-shm")
 _FILES = (*(f"{name}.db" for name in _DATABASES), "drivers.json")
 
+
+DIRECT = "direct"
 
 BEFORE_A_KUBELET = "of the time before the kubelet's"
 

@@ -1,7 +1,8 @@
 """The agent's sync streams: one brings objects from the hub into the metastore, one sends the node's facts to the hub.
 
 Both run on each link, with a lower priority than calls, and begin with a comparison of digests. An agent beside a
-kubelet opens one other stream instead, which only tells the hub of this mode.
+kubelet opens one other stream instead, which only tells the hub of this mode; with `--direct-runtime` also the first
+one, without credentials.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ from functools import partial
 
 from common.links.standing import Standing
 from common.messages import Kind, Priority
-from common.objects.sync_stream import Telling, learn
+from common.objects.sync_stream import WITHOUT_CREDENTIALS, Telling, learn
 from common.session.link import Stream
 from edge.stores.fact_store import FactStore
 from edge.stores.metastore import Metastore
@@ -28,6 +29,11 @@ def sync_streams(metastore: Metastore) -> tuple[Standing, ...]:
 
 def observe_streams() -> tuple[Standing, ...]:
     return (Standing(Kind.OBSERVE, _hold_open, priority=Priority.SYNC),)
+
+
+def pods_stream(metastore: Metastore) -> Standing:
+    get_objects = partial(_get_objects, metastore.objects)
+    return Standing(Kind.SYNC, get_objects, subject=WITHOUT_CREDENTIALS, priority=Priority.SYNC)
 
 
 async def _get_objects(objects: ObjectStore, stream: Stream) -> None:

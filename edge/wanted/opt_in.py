@@ -14,17 +14,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from common.csi.volume_context import DIRECT_VOLUME
 from edge.calls import node_requests
 from edge.disk.layout import Layout
 from edge.disk.runtimes import DirectRuntime
 from edge.volume_errors import VolumeError
-from edge.volumes import Deferral, PodVolume
+from edge.volumes import Deferral, PodVolume, VolumeKey
 
 # On a pod: the names of its volumes to defer, with commas between them. On a CSIDriver: `true` allows it.
 ANNOTATION = "csi-bridge.io/direct-volumes"
-
-# In a volume's attributes, `true` asks for it and allows it: the driver or an administrator has written it.
-ATTRIBUTE = "csi-bridge.io/direct-volume"
 
 _DEFAULT_FS_TYPE = "ext4"  # the file system of a volume whose PV names none, as of most drivers
 
@@ -39,7 +37,11 @@ _SHARED = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
 
 class NotDeferrable(Exception):
-    """A volume that is to be deferred and cannot be; `str()` is the reason."""
+    """A volume that is to be deferred and cannot be; `str()` is the reason. `key` is the volume's, if it is known."""
+
+    def __init__(self, why: str, key: VolumeKey | None = None) -> None:
+        self.key = key
+        super().__init__(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class OptIn:
         """
         volume = want.volume
         runtime = self._runtime(want.pod.runtime_class)
-        _require(allowed or is_true(volume.attributes.get(ATTRIBUTE)),
+        _require(allowed or is_true(volume.attributes.get(DIRECT_VOLUME)),
                  f'its CSIDriver object has no annotation {ANNOTATION}: "true"')  # fmt: skip
         _require(not volume.ephemeral, "it is an inline volume, which has no block device")
         _require(not volume.block, "its volumeMode is Block; only a Filesystem has something to mount")

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from common.csi.volume_context import DIRECT_VOLUME
 from common.objects import offline_policy
 from common.objects.node_selector import selects
 from common.objects.objects import Object, Ref
@@ -29,6 +30,7 @@ from edge.volumes import (
     PodVolume,
     SecretRef,
     Volume,
+    VolumeKey,
     attachment_name,
     inline_handle,
 )
@@ -49,7 +51,7 @@ from edge.wanted.object_fields import (
     texts,
     uses_of,
 )
-from edge.wanted.opt_in import ANNOTATION, ATTRIBUTE, NotDeferrable, OptIn, asked_names, is_true
+from edge.wanted.opt_in import ANNOTATION, NotDeferrable, OptIn, asked_names, is_true
 
 # While a claim has this finalizer, its deletion waits for the pods that use it (the kubelet's populator).
 _PROTECTION = "kubernetes.io/pvc-protection"
@@ -69,8 +71,9 @@ class PodWants:
     volumes: tuple[PodVolume, ...] = ()
     # Why other volumes are not resolved, by the volume's name in the pod. The name is empty if no volume is known.
     unresolved: Mapping[str, str] = field(default_factory=dict)
-    # The names in `unresolved` that cannot be deferred to the runtime as asked (`opt_in`). Waiting does not help.
-    refused: frozenset[str] = frozenset()
+    # The names in `unresolved` that cannot be deferred to the runtime as asked (`opt_in`), and each one's volume if
+    # it is known. Waiting does not help.
+    refused: Mapping[str, VolumeKey | None] = field(default_factory=dict)
     # Every other object that the resolution looked for, present or not, and those that the node calls will read.
     refs: frozenset[Ref] = frozenset()
     # The versions of the objects that the node calls will read: attachments, secrets, tokens.
@@ -176,7 +179,7 @@ class _Resolver:
         self._asked = asked_names(self._body["metadata"].get("annotations"))
         volumes: list[PodVolume] = []
         unresolved: dict[str, str] = {}
-        refused: set[str] = set()
+        refused: dict[str, VolumeKey | None] = {}
         uses = uses_of(self._body["spec"])
         for entry in self._body["spec"].get("volumes") or ():
             name = str(entry["name"])
@@ -188,7 +191,7 @@ class _Resolver:
                 unresolved[name] = str(reason)
             except NotDeferrable as reason:
                 unresolved[name] = f"volume {name} cannot be deferred to the runtime: {reason}"
-                refused.add(name)
+                refused[name] = reason.key
             except OSError as error:  # the object cannot be read from the disk
                 unresolved[name] = str(error)
                 self._unread = True
@@ -199,12 +202,12 @@ class _Resolver:
                     volumes.append(volume)
         for name in self._asked - {volume.volume_name for volume in volumes} - unresolved.keys():
             unresolved[name] = f"the pod asks to defer {shown(name)}, and mounts no CSI volume of that name"
-            refused.add(name)
+            refused[name] = None
         return PodWants(
             pod=self._pod,
             volumes=tuple(volumes),
             unresolved=unresolved,
-            refused=frozenset(refused),
+            refused=refused,
             refs=frozenset(self._refs),
             stamps=tuple(sorted(self._stamps.items())),
             unread=self._unread,
@@ -326,12 +329,15 @@ class _Resolver:
     # ---- deferral ----------------------------------------------------------------------------------------------------
 
     def _deferred(self, want: PodVolume, use: Use) -> PodVolume:
-        if want.volume_name not in self._asked and not is_true(want.volume.attributes.get(ATTRIBUTE)):
+        if want.volume_name not in self._asked and not is_true(want.volume.attributes.get(DIRECT_VOLUME)):
             return want
         driver = self._context.find_object(Ref("CSIDriver", "", want.volume.driver))
         annotations = driver.read()["metadata"].get("annotations") if driver is not None else None
         allowed = is_true((annotations or {}).get(ANNOTATION))
-        return self._context.opt_in.decide(want, allowed=allowed, sub_path=use.sub_path)
+        try:
+            return self._context.opt_in.decide(want, allowed=allowed, sub_path=use.sub_path)
+        except NotDeferrable as reason:
+            raise NotDeferrable(str(reason), want.volume.key) from None
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 

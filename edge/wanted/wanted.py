@@ -57,11 +57,6 @@ class Wanted:
         return self._pods.values()
 
     @property
-    def may_defer(self) -> bool:
-        """Whether a runtime is known that mounts volumes in its guest."""
-        return bool(self._context.opt_in.runtimes)
-
-    @property
     def labels(self) -> dict[str, str]:
         return dict(self._node_labels)
 

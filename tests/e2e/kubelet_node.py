@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from edge.disk.layout import PLUGIN
 from tests.e2e.containerd import Containerd, ContainerdKubelet
 from tests.e2e.node import Node
 from tests.kit.deployed import added_arguments, container, with_flags
+from tests.kit.guest import Guest
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.deployment import Deployment
 from tests.kit.peers.kube_api import Object
+from tests.kit.waiting import wait_for
 
 _READY_LIMIT_S = 180.0
 
@@ -52,11 +55,15 @@ class KubeletNode(Node):
         )
         self.root = self._kubelet.root
         self.relay = self.root / "plugins" / "csi-bridge"
+        self.run_dir = directory / "run"
+        """Where Kata looks for its direct volumes."""
+        self._mounts = 0  # the lines of the kubelet's log before its last start
 
     def start(self) -> None:
         """Boot the machine, start runtime, kubelet and agent, and wait until the node is Ready."""
         self.start_kubelet()
-        self.start_agent(*with_flags(added_arguments("edge/relay"), relay_dir=self.relay))
+        relayed = with_flags(added_arguments("edge/relay"), relay_dir=self.relay)
+        self.start_agent(*relayed, *added_arguments("edge/direct"), f"--direct-run-dir={self.run_dir}")
 
     def start_kubelet(self) -> None:
         """The same without an agent."""
@@ -64,6 +71,33 @@ class KubeletNode(Node):
         self._plane.await_kubelet(self.name)
         self._kubelet.start()
         self._plane.api.wait_until("Node", self.name, _is_ready, what="ready", timeout_s=_READY_LIMIT_S)
+
+    def restart_kubelet(self) -> None:
+        self._kubelet.kill()
+        self._mounts = len(self._kubelet.process.lines())
+        self._kubelet.start_again()
+
+    def wait_mounted_again(self, volume: str) -> None:
+        """Wait until the restarted kubelet has mounted a volume again, by the name of its PersistentVolume."""
+        wait_for(
+            lambda: any(
+                "MountVolume.SetUp succeeded" in line and volume in line
+                for line in self._kubelet.process.lines()[self._mounts :]
+            ),
+            what=f"volume {volume} that is mounted again",
+            timeout_s=_READY_LIMIT_S,
+            instead=self.tell,
+        )
+
+    def usage(self, pod: Object, volume: str) -> Object:
+        """What the kubelet tells of the usage of a pod's volume, by its name in the pod; empty if nothing."""
+        found = (it for it in self._kubelet.summary()["pods"] if it["podRef"]["uid"] == pod["metadata"]["uid"])
+        return next((it for of in found for it in of.get("volume", ()) if it["name"] == volume), {})
+
+    def guest(self, pod: Object, volume: str) -> Guest:
+        """A guest of a pod, by the name of its PersistentVolume."""
+        target = self.root / "pods" / pod["metadata"]["uid"] / "volumes" / PLUGIN / volume / "mount"
+        return Guest(self.run_dir, target, inside=self.machine.inside)
 
     def has_volumes(self, pod: Object) -> bool:
         """Whether it runs: the kubelet starts no container before all volumes are published."""

@@ -103,6 +103,16 @@ DISK = Vendor(
 )
 """Disks of a node without a kubelet, which a pod's runtime may mount in its guest."""
 
+DIRECT = Vendor(
+    name="direct.csi",
+    flags=("--fs=image", "--raw", "--no-topology", "--no-attach"),
+    nodes=("k1",),
+    pinned="k1",
+    csi_driver={"attachRequired": False, "fsGroupPolicy": "File"},
+    relayed=True,
+)
+"""Disks of a node with a kubelet, which a pod's runtime may mount in its guest."""
+
 NODE_ONLY = Vendor(
     name="only.csi",
     flags=("--fs=directory", "--no-controller"),

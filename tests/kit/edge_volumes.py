@@ -483,6 +483,7 @@ class EdgeVolumes:
             fencing=self.fencing,
             clock=self.clock,
             boot=self.boot,
+            may_defer=bool(self.opt_in().runtimes),
             in_use_acked=in_use_acked,
             in_use_changed=lambda: self.in_use.append(self.manager.volumes_in_use()),
             stats_interval_s=self.stats_interval_s,

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.calls.class_parameters import without_own
+from cloud.calls.class_parameters import as_direct, asks_for_direct, without_own
 from common.csi import csi_pb2 as csi
+from common.csi.volume_context import DIRECT_VOLUME
 from common.objects.offline_policy import PARAMETER
 
 SERVICE = "/csi.v1.Controller/"
@@ -28,8 +29,11 @@ def entry(key: str, value: str = "fence") -> bytes:
 
 
 @pytest.mark.parametrize("method", TAKEN)
-def test_the_parameter_is_taken_out_of_every_call_with_the_parameters_of_a_class(method: str) -> None:
-    request = TAKEN[method](parameters={PARAMETER: "fence", "type": "ssd"}).SerializeToString()
+@pytest.mark.parametrize("own", [(PARAMETER,), (DIRECT_VOLUME,), (PARAMETER, DIRECT_VOLUME)])
+def test_the_parameter_is_taken_out_of_every_call_with_the_parameters_of_a_class(
+    method: str, own: tuple[str, ...]
+) -> None:
+    request = TAKEN[method](parameters={**dict.fromkeys(own, "true"), "type": "ssd"}).SerializeToString()
     assert TAKEN[method].FromString(without_own(method, request)) == TAKEN[method](parameters={"type": "ssd"})
 
 
@@ -76,3 +80,32 @@ def test_it_agrees_with_protobuf(parameters: dict[str, str], name: str, value: s
     message = csi.CreateVolumeRequest(name=name, parameters={**parameters, PARAMETER: value})
     kept = csi.CreateVolumeRequest.FromString(without_own(CREATE, message.SerializeToString()))
     assert kept == csi.CreateVolumeRequest(name=name, parameters=parameters)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_bytes", "asks"),
+    [
+        (CREATE, entry(DIRECT_VOLUME, "true"), True),
+        (CREATE, entry(DIRECT_VOLUME, "false"), False),
+        (CREATE, entry("of", DIRECT_VOLUME), False),
+        (CREATE, entry(DIRECT_VOLUME, "true") + b"\x0f", False),
+        (
+            f"{SERVICE}GetCapacity",
+            csi.GetCapacityRequest(parameters={DIRECT_VOLUME: "true"}).SerializeToString(),
+            False,
+        ),
+    ],
+)
+def test_only_a_create_with_the_parameter_asks_for_a_direct_volume(
+    method: str, request_bytes: bytes, asks: bool
+) -> None:
+    assert asks_for_direct(method, request_bytes) is asks
+
+
+def test_the_answer_gets_the_attribute_and_keeps_every_other_field() -> None:
+    given = csi.CreateVolumeResponse(volume={"volume_id": "v", "volume_context": {"pool": "a"}, "capacity_bytes": 7})
+    told = csi.CreateVolumeResponse.FromString(as_direct(given.SerializeToString() + UNKNOWN))
+    assert dict(told.volume.volume_context) == {"pool": "a", DIRECT_VOLUME: "true"}
+    del told.volume.volume_context[DIRECT_VOLUME]
+    assert told == csi.CreateVolumeResponse.FromString(given.SerializeToString() + UNKNOWN)
+    assert as_direct(b"\x0f") == b"\x0f"

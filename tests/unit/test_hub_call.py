@@ -12,6 +12,7 @@ from cloud.claims.rules import RULES
 from cloud.proxy.driver_settings import Mode
 from common.csi import csi_pb2 as csi
 from common.csi.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
+from common.csi.volume_context import DIRECT_VOLUME
 from common.messages import Kind
 from common.observe.version import introduce
 from common.session.link import Link, Stream
@@ -356,3 +357,20 @@ async def test_methods_that_csi_lacks_leave_nothing_in_the_hub(world: Hub) -> No
         stream = link.open(Kind.CALL, b"", subject=DRIVER, method=f"/csi.v1.Controller/Imagined{number}")
         assert await answer(stream) == ([], Status(Code.OK))
     assert requests._fields.cache_info().currsize <= len(RULES)
+
+
+async def test_a_volume_of_a_class_that_asks_gets_the_attribute_and_its_driver_no_parameter(world: Hub) -> None:
+    asked: list[bytes] = []
+
+    async def create(stream: Stream) -> None:
+        async for message in stream:
+            asked.append(message)
+            break
+        stream.end(Status(Code.OK), MADE)
+
+    await with_driver(world, serve=create)
+    request = csi.CreateVolumeRequest(name="pvc-1", parameters={DIRECT_VOLUME: "true", "type": "ssd"})
+    (message,), status = await answer(ask(await proxy(world), request=request.SerializeToString()))
+    assert status == Status(Code.OK)
+    assert dict(csi.CreateVolumeResponse.FromString(message).volume.volume_context) == {DIRECT_VOLUME: "true"}
+    assert dict(csi.CreateVolumeRequest.FromString(asked[0]).parameters) == {"type": "ssd"}

@@ -41,6 +41,7 @@ def part(
     root: str = "root",
     registration: str = "own",
     relay: str = "",
+    direct: str = "",
 ) -> KubeletPart:
     settings = EDGE_OPTIONS.read(
         {
@@ -52,6 +53,7 @@ def part(
             "registration": registration,
         }
         | ({"relay_dir": relay} if relay else {})
+        | ({"direct_runtime": [direct]} if direct else {})
     )
     return KubeletPart(settings, Metrics())
 
@@ -247,3 +249,8 @@ def test_a_relay_is_for_nodes_with_a_kubelet_and_has_a_path_that_a_kubelet_can_b
         part(tmp_path, relay=str(tmp_path))
     with pytest.raises(SettingsError, match=r"--relay-dir=relay: must be an absolute path"):
         part(tmp_path, relay="relay", registration="observe")
+
+
+def test_beside_a_kubelet_direct_volumes_need_the_relay(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"--direct-runtime=kata=go:4\.1:ext4\+xfs: needs --relay-dir beside"):
+        part(tmp_path, registration="observe", direct="kata=go:4.1")

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from common.csi.volume_context import DIRECT_VOLUME
 from edge.disk.layout import Layout
 from edge.disk.runtimes import DirectRuntime, direct_runtime
 from edge.volumes import Deferral, DriverRules, Pod, PodVolume, SecretRef, Volume
-from edge.wanted.opt_in import ATTRIBUTE, NotDeferrable, OptIn, asked_names
+from edge.wanted.opt_in import NotDeferrable, OptIn, asked_names
 
 GO = DirectRuntime(name="kata", flavour="go", version="3.20")
 RS = DirectRuntime(name="kata-rs", flavour="rs", version="4.1", fs_types=("ext4",))
@@ -36,7 +37,7 @@ def test_a_deferred_volume_is_a_block_volume_for_the_driver() -> None:
 
 
 def test_the_volumes_own_attribute_allows_it_too() -> None:
-    assert decide(want(volume={"attributes": {ATTRIBUTE: "true"}}), allowed=False).deferral is not None
+    assert decide(want(volume={"attributes": {DIRECT_VOLUME: "true"}}), allowed=False).deferral is not None
 
 
 def test_the_group_follows_the_drivers_policy_for_mounted_volumes() -> None:

@@ -110,6 +110,21 @@ def test_a_node_holds_what_its_pods_need_each_thing_before_what_needs_it() -> No
     ]
 
 
+def test_an_agent_beside_a_kubelet_gets_no_credentials_and_the_source_is_not_asked_for_any() -> None:
+    tokens = driver(tokenRequests=[{"audience": "vault"}])
+    objects = Reluctant(*(it for it in WEB if it["kind"] != "CSIDriver"), tokens)
+    closures = Closures(objects, TRUSTING)
+    without = [it for it in held(closures, "n1") if it.split()[0] not in
+               {"Secret", "ServiceAccountToken", "VolumeAttachment"}]  # fmt: skip
+    end = closures.watch("n1", lambda: None, with_credentials=False)
+    assert held(closures, "n1") == without
+    assert objects.used == []
+    closures.watch("n1", lambda: None)
+    end()
+    assert "VolumeAttachment a-v" in held(closures, "n1")
+    assert "use stage" in objects.used
+
+
 def test_a_node_holds_the_class_of_its_volume_with_the_bridges_own_parameter_alone() -> None:
     objects = source(
         pod("web", claims=("data",)),
