@@ -177,15 +177,14 @@ class ContainerdKubelet(Kubelet):
         self._containerd.start(self._supervisor, image=self._image)
         return self._containerd.socket
 
-    def summary(self) -> dict[str, Any]:
-        """What the kubelet tells of its pods' usage."""
+    def metrics(self) -> list[str]:
+        """The lines of the kubelet's metrics."""
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE  # the kubelet's certificate is its own
-        url = f"https://127.0.0.1:{self._port}/stats/summary"
+        url = f"https://127.0.0.1:{self._port}/metrics"
         with urllib.request.urlopen(url, timeout=10.0, context=context) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
-        return found
+            return str(answer.read(), "utf-8").splitlines()
 
     def _configuration(self, endpoint: str) -> dict[str, object]:
         # Who runs a command in a pod comes by the API server, which has no certificate for its kubelets.

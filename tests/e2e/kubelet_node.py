@@ -77,6 +77,10 @@ class KubeletNode(Node):
         self._mounts = len(self._kubelet.process.lines())
         self._kubelet.start_again()
 
+    def has_logged(self, text: str) -> bool:
+        """Whether a line of the kubelet's log contains this."""
+        return text in self._kubelet.process.output()
+
     def wait_mounted_again(self, volume: str) -> None:
         """Wait until the restarted kubelet has mounted a volume again, by the name of its PersistentVolume."""
         wait_for(
@@ -89,10 +93,10 @@ class KubeletNode(Node):
             instead=self.tell,
         )
 
-    def usage(self, pod: Object, volume: str) -> Object:
-        """What the kubelet tells of the usage of a pod's volume, by its name in the pod; empty if nothing."""
-        found = (it for it in self._kubelet.summary()["pods"] if it["podRef"]["uid"] == pod["metadata"]["uid"])
-        return next((it for of in found for it in of.get("volume", ()) if it["name"] == volume), {})
+    def answered(self, driver: str, method: str) -> bool:
+        """Whether the kubelet has had an OK of a driver to a method of its Node service."""
+        labels = f'driver_name="{driver}",grpc_status_code="OK",method_name="/csi.v1.Node/{method}"'
+        return any(line.startswith("csi_operations_seconds_count{" + labels) for line in self._kubelet.metrics())
 
     def guest(self, pod: Object, volume: str) -> Guest:
         """A guest of a pod, by the name of its PersistentVolume."""

@@ -100,6 +100,20 @@ def test_the_agent_takes_what_the_relay_adds_and_kubelet_and_agent_have_it_at_on
     assert [str(path) for path in made if not any(map(path.is_relative_to, removed))] == []
 
 
+def test_the_agent_takes_what_direct_volumes_add_to_the_relay(settings_of: Callable[..., ProcessSettings]) -> None:
+    agent = container("edge/base/agent.yaml", "agent")
+    added = [*added_arguments("edge/relay"), *added_arguments("edge/direct")]
+    settings = settings_of(*arguments(agent, **VALUES), *added)
+    assert isinstance(settings, AgentFlags)
+    assert [str(it) for it in settings.direct_runtime] == ["kata=go:4.1:ext4+xfs"]
+    # The component replaces the mount that has the relay's directory.
+    assert agent["volumeMounts"][0]["name"] == "plugins"
+    text = (DEPLOY / "edge/direct/kustomization.yaml").read_text()
+    image = f"{OURS}edge-direct:{VERSION}"
+    assert image in text
+    assert f"--target edge-direct -t REGISTRY/edge-direct:{VERSION}" in (DEPLOY / "images/edge.Dockerfile").read_text()
+
+
 @pytest.mark.parametrize("of", [it for it in OWN if "dirdriver" in it[1]["image"]], ids=named)
 def test_the_example_driver_takes_its_containers_arguments(of: tuple[Path, Object]) -> None:
     assert dirdriver.main.make_context("dirdriver", arguments(of[1], **VALUES)).params["drivername"] == "dirdriver.csi"
