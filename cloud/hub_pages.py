@@ -45,7 +45,7 @@ class HubPages:
     def status(self) -> HubStatus:
         return HubStatus(
             software=SOFTWARE,
-            known=self._parts.nodes.known,
+            known=self._parts.nodes.known_count,
             connected=len(self._parts.nodes.connected),
             max_nodes=self._parts.nodes.max_nodes,
             has_source=self._parts.sync.source is not None,

@@ -30,7 +30,7 @@ from cloud.calls.call import Call, Calls
 from cloud.calls.refusals import Refusals
 from cloud.leadership.incarnation import Incarnation
 from cloud.peer_ends import PeerTerm
-from cloud.proxy.driver_settings import OF_NODES, Mode
+from cloud.proxy.driver_settings import PER_NODE_MODES, Mode
 from cloud.records.records import Records
 from cloud.trust import audit
 from cloud.trust.admission import Admitted, Role, admit, certified
@@ -55,7 +55,10 @@ _LEASE_CHECK_INTERVAL_S = 0.1  # one read of the Lease answers all pings receive
 _CALLERS = frozenset({Role.DRIVER, Role.OPERATOR})  # the roles that may call drivers
 
 # The placements that proxy drivers of one driver cannot have at the same time.
-_OPPOSITES: dict[str, frozenset[Mode]] = {Mode.SHARED: OF_NODES, **{it: frozenset({Mode.SHARED}) for it in OF_NODES}}
+_OPPOSITES: dict[str, frozenset[Mode]] = {
+    Mode.SHARED: PER_NODE_MODES,
+    **{it: frozenset({Mode.SHARED}) for it in PER_NODE_MODES},
+}
 
 
 class Hub(LinkHandler):
@@ -138,6 +141,7 @@ class Hub(LinkHandler):
         link.accept(self._incarnation.epoch, mark)
 
     def _announce(self) -> None:
+        # The hub's epoch has changed. A second hello tells the peers.
         for link in list(self._links):
             self._welcome(link)
 
@@ -145,7 +149,7 @@ class Hub(LinkHandler):
         if self._draining:
             raise HandshakeRefused(Reason.DRAINING, "the hub is shutting down")
         role = admit(link.peer, link.peer_identity, insecure=self._insecure)
-        self._check(role, link)
+        self._check_credentials(role, link)
         if role is Role.EDGE:
             self._credentials.check_node(link.peer.name, link.peer_identity)
             replaced = self._nodes.connect(link.peer, link)
@@ -162,7 +166,7 @@ class Hub(LinkHandler):
             placement = link.peer.placement or Mode.AUTO
         return Admitted(role, time.time(), placement)
 
-    def _check(self, role: Role, link: Link) -> None:
+    def _check_credentials(self, role: Role, link: Link) -> None:
         if role is not Role.OPERATOR:
             self._credentials.check(role, link.peer.name, link.peer_identity)
 
@@ -216,7 +220,7 @@ class Hub(LinkHandler):
         """End each link whose peer is denied by now, or whose certificate has ended."""
         for link in list(self._links):
             try:
-                self._check(link.context.role, link)
+                self._check_credentials(link.context.role, link)
             except HandshakeRefused as unfit:
                 self._end_link(link, unfit)
 
@@ -308,6 +312,7 @@ class Hub(LinkHandler):
     def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
         role = link.context.role
         if role not in _CALLERS:
+            # `serve` has no entry for calls, so it refuses this one.
             return link.served(frame, deadline, self.serve, request)
         if role is Role.OPERATOR:
             audit.add(

@@ -33,7 +33,8 @@ from datetime import UTC, datetime
 from common.status import Code, Origin, Status
 from common.wording import first_names
 
-# Says `may`: only an operation goes on, and only the agent knows which calls are operations.
+# An operation is a call that changes something (`edge.operations`). It goes on without its caller; any other call ends.
+# The text says `may`, because only the agent knows which calls are operations.
 _MAY_GO_ON = "an operation that the call started may still be running, and a retry joins it"
 
 _MOST_NODES = 10  # the most nodes that one message names
@@ -110,7 +111,7 @@ class CallError(BridgeError):
         code: the caller's gRPC code.
         is_unsent: whether the agent has surely sent nothing of this call to the driver. An earlier call of the same
             operation may have been sent all the same.
-        node: if the hub sent the call to no node, the node for which its metrics count it; may be empty.
+        node: the node that the hub's metrics name for a call that the hub sent to no node; may be empty.
     """
 
     def __init__(self, text: str, *, code: Code = Code.UNAVAILABLE, is_unsent: bool = False, node: str = "") -> None:

@@ -100,7 +100,8 @@ class VolumeManager:
         await self._fencing.release_others(
             key for key, volume in self._volumes.items() if volume.rows.device is not None
         )
-        # None: no check that other nodes lack the volume. With `fence` it has an attachment, which keeps them off.
+        # None: the hub need not confirm that no other node has the volume. A volume with `fence` has a
+        # VolumeAttachment, which keeps other nodes off.
         acked = partial(self._host.in_use_acked, None)
         self._fencing.subscribe(self._fencing_changed, self._host.in_use_changed, acked)
         if self._objects.ever_in_step:  # claims may have been deleted while the agent did not run
@@ -144,11 +145,10 @@ class VolumeManager:
         shown = [entry for wants in live for entry in self._describe(wants, volumes_by_pod)]
         uses = {(entry.uid, entry.driver, entry.handle) for entry in shown}
         for leaving in self._leaving():
-            entry = self._as_fenced(leaving)
-            is_fenced = entry is not leaving
             # The pods of a fenced volume still ask for the volume, so `shown` may have the entry already.
-            if not is_fenced or (entry.uid, entry.driver, entry.handle) not in uses:
-                shown.append(entry)
+            is_fenced = self._fencing.is_fenced(VolumeKey(leaving.driver, leaving.handle))
+            if not is_fenced or (leaving.uid, leaving.driver, leaving.handle) not in uses:
+                shown.append(self._as_fenced(leaving))
         return sorted(shown, key=lambda entry: (entry.namespace, entry.pod, entry.volume, entry.pv, entry.uid))
 
     def left_over(self) -> list[LeftOver]:
@@ -180,7 +180,8 @@ class VolumeManager:
 
     def pod_states(self) -> list[PodState]:
         volumes_by_pod = self._volumes_by_pod()
-        busy = {volume.doing[1].pod_uid for volume in self._volumes.values() if volume.doing is not None}
+        steps = [volume.doing for volume in self._volumes.values() if volume.doing is not None]
+        busy = {target.pod_uid for _, target in steps}
         occupied = volumes_by_pod.keys() | busy | {entry.pod_uid for entry in self._leftovers.shown}
         return [self._pod_state(wants, volumes_by_pod, occupied) for wants in self.wanted.pods]
 
@@ -318,7 +319,7 @@ class VolumeManager:
             for want in of_pod.volumes:
                 if want.volume.key == key and self._may_begin(of_pod, want):
                     wants[target_for(want)] = want
-        if not self._users[key]:
+        if not self._users[key]:  # the look-up itself may have made the empty set
             del self._users[key]
         if wants or key in self._volumes:
             volume = self._volume(key)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.doctor import permissions
 from cli.doctor.finding import API_SERVER, Finding, Result, attempt, ok, warning, wrong
-from cloud.proxy.driver_settings import OF_NODES
+from cloud.proxy.driver_settings import PER_NODE_MODES
 from common.errors import SettingsError
 from common.pages.hub import NodeStatus
 from common.wording import first_names
@@ -135,7 +135,7 @@ def check_csi_nodes(
             "at the registrar's log; on one without, run csi-bridge doctor there, and see csi-bridge status",
         )
     with_keys = {driver for driver, node in reported if entries[node][driver]}
-    local = {name for name, how in placements.items() if how in OF_NODES or (how == "auto" and name in with_keys)}
+    local = {name for name, how in placements.items() if how in PER_NODE_MODES or (how == "auto" and name in with_keys)}
     if bare := [f"{driver} on {node}" for driver, node in reported if driver in local and not entries[node][driver]]:
         return wrong(
             f"the CSINode has an entry without a topology key for {first_names(bare)}: the provisioner refuses claims "

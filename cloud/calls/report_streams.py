@@ -49,7 +49,7 @@ class ReportStreams:
                 else:
                     await self._nodes.report(node, await _read_reports(message))
             except ValueError as error:
-                if self._nodes.of(node).not_taken(str(error)):
+                if self._nodes.of(node).note_untaken(str(error)):
                     log.warning("node %s sent an unreadable report: %s", node, error, extra=of_peer(f"edge {node}"))
                     self._metrics.conflicts.inc("unreadable")
             self._nodes.problems_told(node)  # also by an older agent, which tells none

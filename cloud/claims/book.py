@@ -22,7 +22,7 @@ Rules:
 * A node holds a name while it has an open call of the name, or a thing that was made under the name
   (docs/csi-contract.md#a-name-stays-with-its-node).
 * A final answer settles its call, and each call of the name that this hub sent earlier. It settles no later call: the
-  vendor may begin that one after it has decided on its answer.
+  vendor may have decided on the answer before it began the later call.
 * Several nodes may have the same id. No node replaces the entry of another one, so a conflict stays until an operator
   settles it.
 """
@@ -63,8 +63,9 @@ class Book:
         self.marks: dict[str, Mark] = {}  # by node
         self.open_counts: dict[str, int] = {}  # by node: the number of names with open calls
         self.open_at: dict[str, str] = {}  # by name with open calls: their node
-        # the number of sent deletions whose success the book does not note, because it does not have their things.
-        self.deletions = 0
+        # The number of deletions that the hub has sent without noting their things. Such a deletion may remove what a
+        # running create has made (`Claims.record_unacknowledged`).
+        self.unnoted_deletions = 0
         self._about: dict[Thing, set[str]] = {}  # the names with open calls that are about a thing
         # By thing and node: when each deleted id was deleted. The order is that in which the book learned of them.
         self._deleted: dict[tuple[Thing, str], float] = {}
@@ -78,7 +79,9 @@ class Book:
     def holders(self, name: str) -> list[str]:
         """The nodes that hold a name, sorted: the node of its open calls, else the nodes that made things under it."""
         claim = self.claims.get(name)
-        return [] if claim is None else [claim.node] if claim.is_open else sorted(claim.made_at)
+        if claim is None:
+            return []
+        return [claim.node] if claim.is_open else sorted(claim.made_at)
 
     def open_about(self, name: str) -> list[Claim]:
         """The claims with open calls of a name, or with open calls about the thing in the name."""
@@ -97,10 +100,10 @@ class Book:
             claim.since = now
             claim.node = node
         elif (claim.lease_s, claim.machine) != (lease_s, machine):
-            claim.is_confirmed = False
+            claim.is_confirmed = False  # the record shows the earlier lease or machine
         claim.lease_s = lease_s
         claim.machine = machine
-        attempt = Attempt(claim, self.deletions)
+        attempt = Attempt(claim, self.unnoted_deletions)
         self.index(claim)
         return attempt
 
@@ -135,8 +138,9 @@ class Book:
         before = self.open_at.get(name, "")
         node = claim.node if is_open else ""
         if before != node:
-            self.open_at[name] = node
-            if not node:
+            if node:
+                self.open_at[name] = node
+            else:
                 del self.open_at[name]
             _count(self.open_counts, before, -1)
             _count(self.open_counts, node, 1)
@@ -288,8 +292,10 @@ class Book:
         """Mark a node if its lists name ids that no claim has, else unmark it. Returns whether the mark has changed."""
         if next(self.listed_by(node), None) is not None:
             return self.mark(node, Mark.LISTED)
-        is_certain = all((node, kind) in self.lists for kind in LISTED_BY)
-        return self.mark(node, None) if is_certain or self.marks.get(node) is not Mark.LISTED else False
+        # A `LISTED` mark of an earlier hub stays until the node has listed every kind: one of its ids may be of a kind
+        # that it has not listed yet.
+        has_listed_all = all((node, kind) in self.lists for kind in LISTED_BY)
+        return self.mark(node, None) if has_listed_all or self.marks.get(node) is not Mark.LISTED else False
 
 
 def _count(counts: dict[str, int], node: str, more: int) -> None:

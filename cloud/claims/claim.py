@@ -143,10 +143,11 @@ class Attempt:
     Get it from `Book.begin`. Call `send` when the hub sends the call. Give it to `Book.end_attempt`, sent or not.
     """
 
-    __slots__ = ("claim", "deletions", "number")
+    __slots__ = ("claim", "number", "unnoted_deletions")
 
-    def __init__(self, claim: Claim, deletions: int = 0) -> None:
-        self.claim, self.deletions = claim, deletions  # `Book.deletions` when it began
+    def __init__(self, claim: Claim, unnoted_deletions: int = 0) -> None:
+        self.claim = claim
+        self.unnoted_deletions = unnoted_deletions  # `Book.unnoted_deletions` when it began
         self.number = 0  # its number in `Claim.sent`; 0: the hub has not sent it
         claim.running += 1
 

@@ -98,6 +98,7 @@ class Claims:
         return self._books.get(driver) or Book()  # a question creates no book: callers could ask for any driver
 
     def knows(self, node: str, driver: str = "") -> bool:
+        """Whether the books have anything of a node, or the records may have: an operator can still forget it."""
         return any(
             book.concerns(node) or (name, node) in self._outdated_rows
             for name, book in self._books.items()
@@ -190,7 +191,7 @@ class Claims:
         book = self._books[driver]
         for claim in [book.claims[name] for name in names if name in book.claims]:
             if not claim.running:
-                claim.last_final = claim.sent
+                claim.last_final = claim.sent  # as if a final answer had settled every call of the name
                 book.index(claim)
                 self._put(driver, claim)
 
@@ -254,7 +255,7 @@ class Claims:
         book = self._books[driver]
         claim = attempt.claim
         touched = list[Claim]()
-        is_gone = book.deletions != attempt.deletions
+        is_gone = book.unnoted_deletions != attempt.unnoted_deletions
         for thing in things:
             stored = book.ids.get(thing, {}).get(node)
             is_gone |= stored is not None and stored.deleted_at > claim.since
@@ -401,6 +402,7 @@ class Claims:
         is_written = not write.cancelled() and write.exception() is None
         for driver, forgotten_names in names.items():
             outdated = self._outdated_rows.pop((driver, node), set())
+            # Another write may have failed while this one ran. Names that only the other one had stay outdated.
             outdated = outdated - forgotten_names if is_written else outdated | forgotten_names
             if outdated or not is_written:
                 self._outdated_rows[driver, node] = outdated

@@ -8,9 +8,11 @@ Rules:
 * A report that the judge refuses does not count, and the node gets no call of that driver. An earlier report that
   counted stays. Without it the hub could take another node for the only one that runs the driver.
 * When a link nears its limit of calls, `has_room` keeps the last quarter for drivers with few calls.
-* A node's first report of a driver counts only when it is in the records, and a failed write is repeated: a hub that
-  forgot the node would take another one for the only one that runs the driver. All other changes count at once, and are
-  written soon; that a node has not come back since the hub's start, half a minute later or with the node's fence.
+* A node's first report of a driver counts only when it is in the records, and the hub repeats a failed write. A hub
+  that forgot the node would take another one for the only one that runs the driver.
+* All other changes count at once, and the hub writes them soon. One waits longer: when the hub starts, it counts every
+  node as away. Half a minute later it writes that of the nodes that have not come back. A fence does not wait for this:
+  its own record has the absence, too (`cloud.detach.fences`).
 * A report that cannot be read changes nothing, for this node or for any other.
 """
 
@@ -148,11 +150,33 @@ class Nodes:
             node.replaced_soon = 0
             self._put(node, write=self.leads(), since=visit.ended, connected=False)
 
+    def _replace(self, node: KnownNode, old: Visit, hello: Hello) -> None:
+        is_soon = hello.boot == node.stored.boot and time.monotonic() - old.began < SOON_S
+        node.replaced_soon = node.replaced_soon + 1 if is_soon else 0
+        self._end(node, old)  # first, so that the end of the old link is not taken for the node's
+        old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
+
+    def _take_rights(self, node: KnownNode, link: Link) -> None:
+        rights = rights_in(link.peer_identity.uris)
+        if rights != node.rights:
+            node.rights = rights
+            self._judge_again([node])
+
+    def _end(self, node: KnownNode, visit: Visit) -> None:
+        visit.ended = visit.ended or time.time()
+        node.visit = None
+        node.left = _now()
+        node.has_shut_down = visit.link.draining
+        self.connected.discard(node.stored.name)
+        self._metrics.connected_nodes = len(self.connected)
+
+    # ---- reports -----------------------------------------------------------------------------------------------------
+
     async def report(self, name: str, reports: Iterable[DriverReport]) -> None:
         """Take the reports of a node's agent about its drivers. A driver that is missing there stays known.
 
-        Returns when the reports count, or when the first write of a new driver's report has failed; only then are the
-        agent's next reports taken. The write goes on if the caller is cancelled.
+        Returns when the reports count, or when the first write of a new driver's report has failed. The caller takes
+        the agent's next reports only then. The write goes on if the caller is cancelled.
 
         Raises:
             ValueError: a driver has no usable name, or the new and the earlier reports are too large together. The
@@ -178,7 +202,7 @@ class Nodes:
             try:
                 self._take(node, node.visit.told if node.visit is not None else {})
             except ValueError as error:  # with reports that are no longer refused, the node has too many
-                if node.not_taken(str(error)):
+                if node.note_untaken(str(error)):
                     log.warning("not all reports of edge node %s can be taken: %s", node.stored.name, error)
 
     def _take(self, node: KnownNode, reports: Mapping[str, DriverReport]) -> asyncio.Future[None] | None:
@@ -225,7 +249,8 @@ class Nodes:
         if has_new_segments and not first:
             self._records.put(self.segments.record(node.stored.name))
         if new != old:
-            # A record leaves `DriverReport.away` out. `_write` writes first reports.
+            # The record holds a report's answers, without `DriverReport.away`: if only that has changed, no write is
+            # needed. First reports are written by `_write`, below.
             answers_changed = {driver: report.answers for driver, report in new.items()} != {
                 driver: report.answers for driver, report in old.items()
             }
@@ -237,7 +262,7 @@ class Nodes:
         return record_of(node.stored) if node is not None else Change(RecordKind.NODE, (name,), None)
 
     def _write(self, node: KnownNode) -> asyncio.Future[None]:
-        # First the segments: without its report, a segment is only kept from other nodes.
+        # The segments go first. If the report's write then fails, other nodes just cannot get these segments.
         changes = self.segments.record(node.stored.name), record_of(node.stored)
         node.write = self._records.write(change for change in changes if change.body is not None)
         node.write.add_done_callback(partial(self._written, node))
@@ -272,7 +297,7 @@ class Nodes:
             self._records.put(record_of(node.stored))
 
     def _note_away(self, names: Iterable[str]) -> None:
-        # Most nodes have come since the hub began, and their records say so already.
+        # Half a minute after the hub's start, most nodes are back. Only the others need a record that they are away.
         for name in names:
             node = self._nodes.get(name)
             if node is not None and node.visit is None:
@@ -332,17 +357,18 @@ class Nodes:
         return sorted(driver for driver, nodes in self._by_driver.items() if nodes)
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
-        """None if there is none that counts."""
+        """A node's report of a driver; None if it has none that counts."""
         return next((report for report in self.of(name).counted() if report.driver == driver), None)
 
     def owner(self, key: str, value: str, driver: str) -> str:
+        """The one node that has a topology segment; empty if there is none, or if that is not certain."""
         return self.segments.owner(key, value, self._nodes, driver)
 
     def is_connected(self, name: str) -> bool:
         return name in self.connected
 
     @property
-    def known(self) -> int:
+    def known_count(self) -> int:
         """How many nodes have ever connected."""
         return len(self._nodes)
 
@@ -387,26 +413,6 @@ class Nodes:
         if together < most and not has_room(own, together, most, sharers=len(node.stored.reports)):
             raise Overloaded(f"driver {driver} on edge node {name}", own, "--max-calls")
         return visit
-
-    def _replace(self, node: KnownNode, old: Visit, hello: Hello) -> None:
-        is_soon = hello.boot == node.stored.boot and time.monotonic() - old.began < SOON_S
-        node.replaced_soon = node.replaced_soon + 1 if is_soon else 0
-        self._end(node, old)  # first, so that the end of the old link is not taken for the node's
-        old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
-
-    def _take_rights(self, node: KnownNode, link: Link) -> None:
-        rights = rights_in(link.peer_identity.uris)
-        if rights != node.rights:
-            node.rights = rights
-            self._judge_again([node])
-
-    def _end(self, node: KnownNode, visit: Visit) -> None:
-        visit.ended = visit.ended or time.time()
-        node.visit = None
-        node.left = _now()
-        node.has_shut_down = visit.link.draining
-        self.connected.discard(node.stored.name)
-        self._metrics.connected_nodes = len(self.connected)
 
 
 def _now() -> Moment:

@@ -93,7 +93,7 @@ class KnownNode:
         """Why the node gets no call of a driver that it reports; else empty."""
         return self.refused[driver].why if driver in self.refused else ""
 
-    def not_taken(self, why: str) -> bool:
+    def note_untaken(self, why: str) -> bool:
         """Note why the newest report does not count. Returns False if that is known already."""
         if self.visit is None or self.visit.untaken == why:
             return False

@@ -46,7 +46,7 @@ class ListsNeeded(Exception):
         super().__init__(str(error))
 
 
-def only_node(driver: str, named_node: str, candidates: Collection[str], view: View) -> str:
+def named_or_only_node(driver: str, named_node: str, candidates: Collection[str], view: View) -> str:
     """The node that the caller names (`--nodeid`, `--node`), else the only candidate, connected or not.
 
     Raises:
@@ -121,7 +121,7 @@ def find_thing(driver: str, thing: Thing, node_id: str, view: View) -> str:
         return recorded[0]
     # 2. No node has reported the driver: refuse.
     if not fleet.members:
-        return only_node(driver, "", (), view)
+        return named_or_only_node(driver, "", (), view)
     # 3. The hub has not read all PersistentVolumes: refuse. One of the others may be for another node.
     fit = _by_affinity(driver, thing, view)
     # In question are the nodes that the PersistentVolumes allow; if some of these have the node id in the call, only
@@ -149,7 +149,7 @@ def find_thing(driver: str, thing: Thing, node_id: str, view: View) -> str:
         raise no_place(driver, str(thing), _NOT_HERE)
     # 8. One node runs the driver, and no other node has things of it: choose this node.
     if len(fleet) == 1 and not unreported:
-        return only_node(driver, "", nodes, view)
+        return named_or_only_node(driver, "", nodes, view)
     unlisted = [node for node in (*nodes, *unreported) if (node, thing.kind) not in book.lists]
     # 9. All nodes in question have sent a list, and one list has the thing: choose its node.
     if found and not unlisted:

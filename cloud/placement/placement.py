@@ -24,12 +24,12 @@ from cloud.nodes.question import Answer, Question
 from cloud.placement.affinity import Affinity, Fit
 from cloud.placement.capacity import largest
 from cloud.placement.decisions import AskAll, CallInfo, Route, View
-from cloud.placement.find import ListsNeeded, can_list, elsewhere, only_node
+from cloud.placement.find import ListsNeeded, can_list, elsewhere, named_or_only_node
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.inventory import Inventories
 from cloud.placement.pages import ListPages
 from cloud.placement.route import is_local, read_info, route
-from cloud.proxy.driver_settings import OF_NODES, Mode
+from cloud.proxy.driver_settings import PER_NODE_MODES, Mode
 from cloud.sources.source import Source
 from common.csi.reports import DriverReport
 from common.observe.metrics import Metrics
@@ -83,7 +83,7 @@ class Placement:
             if not node:
                 return None
         if not is_local(fleet, node, mode):
-            member = fleet.members.get(only_node(driver, node, fleet.members, self._view(driver)))
+            member = fleet.members.get(named_or_only_node(driver, node, fleet.members, self._view(driver)))
             return member.report if member is not None and not member.refused else None
         return with_topology(fleet.offer.report) if fleet.offer is not None else None
 
@@ -114,16 +114,18 @@ class Placement:
         elections = self.elections
         fleet = self.fleets.of(driver)
         # Calls of a pinned or auto proxy driver, and of operators, must not run beside open calls of an elected node.
-        is_elected = mode not in OF_NODES and (driver in elections.drivers or (not mode and elections.had(driver)))
+        is_elected = mode not in PER_NODE_MODES and (
+            driver in elections.drivers or (not mode and elections.had(driver))
+        )
         if mode == Mode.SHARED or is_elected:
             elections.want(driver)
             mode = Mode.SHARED
         view = self._view(driver)
         book = view.book
         if mode and mode != Mode.SHARED and not is_local(fleet, named_node, mode):
-            node = only_node(driver, named_node, fleet.members, view)
+            node = named_or_only_node(driver, named_node, fleet.members, view)
             if method not in CHANGES or (method in DELETIONS and node not in book.nodes):
-                book.deletions += method in DELETIONS
+                book.unnoted_deletions += method in DELETIONS
                 return CallInfo(driver, method, named_node=named_node, mode=mode), Route(node, fleet.members.get(node))
         info = read_info(driver, method, request, named_node=named_node, mode=mode, fleet=fleet)
         deletes = info.fields.deletes
@@ -139,7 +141,7 @@ class Placement:
             raise needed.error from None
         if deletes and isinstance(found, Route):
             self.inventories.deletion_sent(driver, deletes)
-            book.deletions += len(found.deletes) < len(deletes)
+            book.unnoted_deletions += len(found.deletes) < len(deletes)
             if info.is_local and not found.deletes:
                 what = ", ".join(map(str, deletes))
                 log.warning("no edge node of driver %s has %s: node %s answers its deletion", driver, what, found.node)

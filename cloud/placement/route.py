@@ -11,7 +11,8 @@ a call that names a node is pinned. The mode auto means local if the vendor has 
 (`capabilities`), else pinned. An operator's call counts as auto. If the driver has elections, every call counts as
 shared, except in the mode local (`Placement.decide`).
 
-A node holds a name if it may have carried out a create of this name (`Book.holders`).
+A node holds a name while it has an open call of the name, or a thing that was made under it (`Book.holders`). A call is
+open while it runs or its outcome is unknown.
 
 An example: n1 and n2 run a driver with a topology, and the mode is auto.
 
@@ -36,8 +37,8 @@ from cloud.nodes.elections import DriverElection
 from cloud.nodes.fleet import Fleet, Member
 from cloud.placement import page_tokens
 from cloud.placement.decisions import AskAll, CallInfo, Recording, Route, Segment, View
-from cloud.placement.find import ListsNeeded, can_list, find, only_node
-from cloud.proxy.driver_settings import OF_NODES, Mode
+from cloud.placement.find import ListsNeeded, can_list, find, named_or_only_node
+from cloud.proxy.driver_settings import PER_NODE_MODES, Mode
 from common.errors import (
     CallError,
     knowledge_lost,
@@ -61,7 +62,7 @@ def is_local(fleet: Fleet, named_node: str, mode: str) -> bool:
     """Whether the hub has to find the node: the caller names none, and each node has volumes of its own."""
     if named_node or mode in {Mode.PINNED, Mode.SHARED}:
         return False
-    return mode in OF_NODES or fleet.has_topology
+    return mode in PER_NODE_MODES or fleet.has_topology
 
 
 def read_info(driver: str, method: str, request: bytes, *, named_node: str, mode: str, fleet: Fleet) -> CallInfo:
@@ -147,7 +148,7 @@ def _lacking(info: CallInfo, node: str, capability: str) -> CallError:
 
 def _pinned(info: CallInfo, view: View, holders: Sequence[str]) -> Route:
     # 1. The caller names a node: choose it. It names none: choose the only node that runs the driver, or refuse.
-    node = only_node(info.driver, info.named_node, view.fleet.members, view)
+    node = named_or_only_node(info.driver, info.named_node, view.fleet.members, view)
     member = view.fleet.members.get(node)
     # 2. Only other nodes hold the name of the create: refuse.
     if holders and node not in holders:
@@ -187,10 +188,10 @@ def _shared(info: CallInfo, view: View) -> Route | AskAll:
         raise knowledge_lost(info.driver, view.loss)
     # 6. Only other nodes have open calls of this name, or about the same thing: send the call to one of them, a
     #    connected one first. Refuse it if all of them are away, or if an operator names a node. For example, n1 lost
-    #    its link during DeleteVolume of vol-1, and n2 is elected. ControllerPublishVolume of vol-1 waits for n1.
-    #    CreateVolume of pvc-2 goes to n2.
-    #    An open create of this name does not count once n1 has surely stopped it: by its name, a retry on n2 is
-    #    idempotent.
+    #    its link during DeleteVolume of vol-1, and n2 is elected. The hub refuses ControllerPublishVolume of vol-1
+    #    until n1 is back, and sends CreateVolume of pvc-2 to n2.
+    #    An open create of this name does not count once its node has surely stopped it. The vendor knows the create by
+    #    its name, so a retry on the elected node is idempotent.
     claims = view.book.open_about(info.name)
     stopped_nodes = frozenset(claim.node for claim in claims if claim.name == info.name and election.has_stopped(claim))
     open_nodes = {claim.node for claim in claims} - stopped_nodes
@@ -297,11 +298,11 @@ def _node_for_create(info: CallInfo, view: View, holders: Sequence[str]) -> str:
             "WaitForFirstConsumer, or name the node with --node"
         )
         raise _no_node(info, fields.name, why)
-    # 5. One node runs the driver: choose it. `only_node` refuses if the hub has lost records, or knows no node.
+    # 5. One node runs the driver: choose it. `named_or_only_node` refuses if the hub has lost records or knows no node.
     elif fleet.members and not view.loss:
         (node,) = fleet.members
     else:
-        node = only_node(info.driver, "", fleet.members, view)
+        node = named_or_only_node(info.driver, "", fleet.members, view)
     # 6. The vendor on the node of rule 3 or 5 has no topology, and the node's name cannot be a label's value: refuse.
     if fleet.members[node].lacks_topology and not fleet.members[node].segments:
         why = f"the name of node {node} cannot be the value of a label, so no volume could be bound to it"
@@ -334,7 +335,8 @@ def _in_topology(info: CallInfo, view: View) -> str:
         known = ", ".join(member.node for member in list(fleet)[:_SHOWN])
         why = f"none of the nodes that run it ({known or 'none does'}) is in the topology of the call"
         raise _no_node(info, info.fields.name, why)
-    # 2. The topology leaves a choice, and the hub has lost records: refuse. They may have named the holder of the name.
+    # 2. The topology leaves a choice, and the hub has lost records: refuse. A lost record may say which node holds the
+    #    name.
     has_choice = len(terms) > 1 or len(fitting) > 1
     if has_choice and view.loss:
         raise knowledge_lost(info.driver, view.loss)
@@ -356,7 +358,7 @@ def _node_for_call(info: CallInfo, view: View) -> str:
             f"{info.driver}, which the hub does not do yet; ask one: csi-bridge call --node NODE"
         )
     # 3. It is about no id, and one node runs the driver: choose this node.
-    return only_node(info.driver, "", view.fleet.members, view)
+    return named_or_only_node(info.driver, "", view.fleet.members, view)
 
 
 def _node_for_deletion(info: CallInfo, view: View, needed: ListsNeeded) -> str:
@@ -365,7 +367,8 @@ def _node_for_deletion(info: CallInfo, view: View, needed: ListsNeeded) -> str:
     fields = info.fields
     fleet = view.fleet
     cannot_list = [member.node for member in fleet if not can_list(member, needed.kind, view)]
-    # 1. A list has the thing, the call is not only its deletion, or a node that may have it cannot list: refuse.
+    # 1. A list has the thing (then `needed.nodes` is empty), the call is not only its deletion, or a node that may have
+    #    it cannot list: refuse.
     deletes_all = fields.deletes == fields.things
     can_all_list = set(needed.nodes).isdisjoint(cannot_list)
     if not (needed.nodes and deletes_all and can_all_list):
@@ -435,9 +438,9 @@ def _list(info: CallInfo, view: View) -> Route | AskAll:
     if unreported:
         raise not_listed(info.driver, info.method, dict.fromkeys(unreported, "it has not reported the driver yet"))
     # 3. One node runs the driver, and the token is not the hub's: send the call there, with the driver's own token.
-    #    `only_node` refuses if no node runs it.
+    #    `named_or_only_node` refuses if no node runs it.
     if not fleet.members or (len(fleet) == 1 and page is None):
-        node = only_node(info.driver, "", view.fleet.members, view)
+        node = named_or_only_node(info.driver, "", view.fleet.members, view)
         member = fleet.members.get(node)
         return Route(node, member, segment=_segment(member, info.mode))
     # 4. The token is not the hub's, or it continues the list of a node that has left: refuse.
@@ -458,6 +461,6 @@ def _segment(member: Member | None, mode: str) -> Segment:
     if member is not None and member.lacks_topology:
         return Segment.ADDED
     # By the CSI spec, no topology in an answer means every node. Only `local` says that nodes have their own storage.
-    if member is not None and member.segments and mode in OF_NODES:
+    if member is not None and member.segments and mode in PER_NODE_MODES:
         return Segment.MISSING
     return Segment.AS_IS

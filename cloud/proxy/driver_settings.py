@@ -19,8 +19,8 @@ class Mode(StrEnum):
     SHARED = "shared"
 
 
-OF_NODES = frozenset({Mode.LOCAL})  # each node has storage of its own
-NOT_WITH_NODEID = OF_NODES | {Mode.SHARED}  # the hub chooses the node of each call
+PER_NODE_MODES = frozenset({Mode.LOCAL})  # each node has storage of its own
+NOT_WITH_NODEID = PER_NODE_MODES | {Mode.SHARED}  # the hub chooses the node of each call
 
 MAX_CONNECTIONS = 1024  # the default of `--max-connections`
 

@@ -4,10 +4,10 @@ Rules:
 
 * The hub records a fact before the fact counts and before the hub acknowledges it.
 * With an API server, the records hold only the facts that keep a volume from other nodes, because their node may be
-  away while the hub starts. A returning node sends the other facts again. Of a Node the records then hold two status
-  fields, without a stamp, and the hub never writes this part to Kubernetes.
+  away while the hub starts. A returning node sends the other facts again. The record of a Node then has only two status
+  fields and no stamp, and the hub never writes this part to Kubernetes.
 * `cloud.sync.facts` has checked that the fact is the node's to tell and makes sense.
-* Events are for people. The newest ones of all nodes are in memory alone.
+* Events are for people. The table keeps only the newest ones of all nodes, and only in memory.
 * If another machine takes a node's name, the volumes that the earlier machine had in use still count: only an operator
   knows whether that machine still writes. They count until `clear_earlier_use` or `forget`.
 * Each node has a quota of bytes (`cloud.sync.fact_quota`).
@@ -90,7 +90,7 @@ class FactTable:
         for node, ref, fact in records.take(RecordKind.FACT, _read_fact):
             self._quota.put(node, ref, _size(node, ref, fact))
             self._facts.setdefault(node, {})[ref] = fact
-            self._note(node, ref, None, fact)
+            self._index_fact(node, ref, None, fact)
         records.watch(RecordKind.FACT, lambda key: self._present_fact(*key))
         records.watch(RecordKind.MACHINE, lambda key: self._present_machine(*key))
 
@@ -107,10 +107,12 @@ class FactTable:
         }
 
     def permitted_body(self, node: str, ref: Ref) -> Body | None:
+        """A fact's body without the parts that the node may not tell; None if there is no such fact."""
         fact = self.of(node).get(ref)
         return self._rights.believed(node, ref, fact.body) if fact is not None else None
 
     def judge_again(self, node: str) -> None:
+        """Note that a node's rights have changed: `node_reports` may show more or less of its Node."""
         if Ref("Node", "", node) in self.of(node):
             self._reports_changed()
 
@@ -200,7 +202,7 @@ class FactTable:
                 await self._write([Change(RecordKind.FACT, _key(node, ref), body)])
             self._quota.put(node, ref, size, stray=stray)
             old, facts[ref] = facts.get(ref), fact
-            self._note(node, ref, old, fact)
+            self._index_fact(node, ref, old, fact)
 
     async def settle_failed(self, ref: Ref) -> None:
         """Remove the records of facts that do not count because their write failed. Raises OSError."""
@@ -212,7 +214,7 @@ class FactTable:
         async with self._lock(node):
             await self._write(self._removed(node, ref))
             self._quota.remove(node, ref)
-            self._note(node, ref, self._facts.get(node, {}).pop(ref, None), None)
+            self._index_fact(node, ref, self._facts.get(node, {}).pop(ref, None), None)
 
     async def note_machine(self, node: str, instance: str) -> None:
         """Note which machine reports a node's facts from now on. The volumes of another one become `earlier_use`.
@@ -258,15 +260,16 @@ class FactTable:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     async def _remove_all(self, node: str, *more: Change) -> None:
-        # If only some facts are removed, all of them count until the hub ends, and the caller tries again. After a
-        # restart, the guard holds back what it does not know any more.
+        # A failed write may have removed some of the records. All facts then count until the hub ends, and the caller
+        # tries again. After a restart, the guard (`cloud.detach.mount_guard`) holds a detach back if it does not know
+        # whether the node uses the volume.
         unsure = {Ref(*names) for name, *names in self._unsure if name == node}
         await self._write([*self._removed(node, *self.of(node).keys() | unsure), *more])
         self._quota.forget(node)
         for key in [key for key in self.events if key[0] == node]:
             del self.events[key]
         for ref, fact in self._facts.pop(node, {}).items():
-            self._note(node, ref, fact, None)
+            self._index_fact(node, ref, fact, None)
 
     async def _put_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
         change = _machine_record(node, instance, earlier_use)
@@ -321,7 +324,7 @@ class FactTable:
     def _lock(self, node: str) -> asyncio.Lock:
         return self._locks.setdefault(node, asyncio.Lock())
 
-    def _note(self, node: str, ref: Ref, old: Fact | None, new: Fact | None) -> None:
+    def _index_fact(self, node: str, ref: Ref, old: Fact | None, new: Fact | None) -> None:
         if ref.kind == "CSINode":
             self._conflicts = None
         elif ref.kind == "Node":

@@ -4,11 +4,11 @@ Rules:
 
 * `--ca-key` is the key of one certificate in `--tls-ca`. Both files are read again when they change, so a CA can be
   replaced while the hub runs; a file that cannot be used leaves the earlier one in use.
-* Of a request the signer takes the public key alone, after it has checked the request's own signature. The hub chooses
+* The signer takes only the public key from a request, after it has checked the request's own signature. The hub chooses
   all names.
 * A certificate begins five minutes before its issue, for clocks that differ, and never outlives the CA's certificate.
-* The present certificate of a node that renews at the join listener may have ended. All else is checked: a CA of
-  `--tls-ca` has signed it, it is for a client, and its key signs the request.
+* A node that renews at the join listener may show a certificate that has expired. The signer checks all else: a CA of
+  `--tls-ca` has signed the certificate, it is for a client, and its key has signed the request.
 """
 
 import datetime as dt
@@ -132,10 +132,10 @@ class Signer:
         return key_fingerprint(_request_key(request))
 
     def check_renewal(self, renew: Renew, address: str, *, grace_s: float) -> Peer:
-        """The owner of the present certificate, with which a node renews at the join listener.
+        """Check a node's renewal at the join listener. Returns the owner of the certificate that the node has now.
 
-        Raises HandshakeRefused if the signature is not of the certificate's key, no CA of
-        `--tls-ca` has signed the certificate, it is not for a client, or it ended longer ago than `grace_s`.
+        Raises HandshakeRefused if the signature is not of the certificate's key, no CA of `--tls-ca` has signed the
+        certificate, it is not for a client, or it expired longer ago than `grace_s`.
         """
         try:
             certificate = x509.load_der_x509_certificate(renew.certificate)
@@ -289,7 +289,7 @@ def _request_key(request: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def _authority_key(ca: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    # As the CA's own certificate has it (RFC 5280, section 4.2.1.1).
+    # The issuer's key id must be the one in the CA's own certificate (RFC 5280, section 4.2.1.1).
     try:
         key_id = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
     except x509.ExtensionNotFound:

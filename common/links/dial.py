@@ -53,14 +53,16 @@ async def _connect(
     if endpoint.path is not None:
         await asyncio.get_running_loop().create_unix_connection(lambda: websocket, str(endpoint.path))
         return
+    # `through` returns None if the endpoint is dialled without a proxy.
     raw = await through(proxy, endpoint, limits) if endpoint.tls else None
     if raw is None:
-        # `connect` may try several addresses, each with a new protocol, and there is only one WebSocket.
+        # `connect` may try several addresses, and makes a new protocol for each. There is only one WebSocket, so it
+        # replaces the `RawTcp` that has connected.
         _, raw = await connect(RawTcp, endpoint.host, endpoint.port, limit_s=limits.hello_timeout_s)
     if not endpoint.tls:
         raw.hand_over(websocket)
         return
     assert tls is not None
-    limit_write_buffer(raw.transport)
+    limit_write_buffer(raw.transport)  # the WebSocket limits only the buffer of TLS, above this one
     secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
     websocket.connection_made(secure)  # start_tls() leaves this call to its caller

@@ -232,8 +232,8 @@ class Session:
     def accept(self, epoch: int, mark: str = "") -> None:
         """Answer the dialler's hello with this side's hello: the session is open.
 
-        An acceptor that has accepted with epoch 0 does so again when it begins to lead. `mark` is as
-        `Hello.mark`. If the session is over, this does nothing: the message with the hello may break a rule.
+        An acceptor that has accepted with epoch 0 does so again when it begins to lead. `mark` is as `Hello.mark`. If
+        the session has ended meanwhile, this does nothing.
         """
         if self.state is SessionState.CLOSED:
             return
@@ -362,8 +362,8 @@ class Session:
         if not stream.queue and self._outbox.may_leave(stream, message, self.may_send):
             self._write(encode_end(stream_id, status, message))
             return
-        # The End is never a control frame, even if no message waits: `stream.end` must show whether it has left, so
-        # that an Ack that comes too early is found (`_on_ack`).
+        # This End waits with its stream and not among the control frames, even if no message is before it: `stream.end`
+        # then shows whether it has left, and `_on_ack` finds an Ack that comes too early.
         if message is not None:
             stream.queue.append(message)
         stream.end = status
@@ -371,6 +371,7 @@ class Session:
 
     def _write(self, data: bytes) -> None:
         outbox = self._outbox
+        # Waiting control frames leave before this frame, in the same WebSocket message.
         outbox.writer.write(outbox.with_control(data) if outbox.control else data)
 
     def cancel(self, stream_id: int) -> None:
@@ -447,7 +448,8 @@ class Session:
     def heard(self, now: float, size: int) -> None:
         """Note that `size` bytes came in, before it is clear whether they end a message.
 
-        Of an unfinished message, n bytes count as n / `_SLOWEST_BYTES_S` seconds of life since its first byte.
+        While a message is unfinished, its n bytes prove that the peer lived for n / `_SLOWEST_BYTES_S` seconds after
+        the first of them, and no longer. So a peer that sends single bytes counts as silent.
         """
         if not self._partial_bytes:
             self._partial_since = now
@@ -530,9 +532,12 @@ class Session:
             self.on_hello()
         else:
             self._enter(SessionState.DECIDING)
-            self._hello_pending = True  # at the end of this message: the dialler may send no more before the answer
+            # `receive` calls `on_hello` after the last frame of this WebSocket message. If a later frame in it ends the
+            # session, the application never gets the hello.
+            self._hello_pending = True
 
     def _on_lead(self, hello: Hello) -> None:
+        # A standby that begins to lead sends its hello again, with only the epoch and the mark changed.
         before = self.peer
         if hello.epoch <= before.epoch or hello != replace(before, epoch=hello.epoch, mark=hello.mark):
             raise RemoteProtocolError("Hello: twice")
@@ -614,7 +619,7 @@ class Session:
             self._give(stream, first)
 
     def _give(self, stream: StreamBooks, message: bytes) -> None:
-        if stream.answered or stream.id not in self._streams:
+        if stream.answered or stream.id not in self._streams:  # `on_open` has ended it
             self.consumed(stream.id, len(message))
         else:
             stream.receiver.took(message)
@@ -768,7 +773,7 @@ class Session:
             self._inbox.forget(stream)
 
     def _end_drained(self) -> None:
-        # At once, so that no later stream is opened in it.
+        # In the same turn as the end of the last stream, so that the peer opens no further stream in between.
         if self._draining is not None and not self._streams:
             self.goodbye(Reason.DRAINED, f"{self._draining}, and every call is finished")
 

@@ -43,7 +43,7 @@ from edge.disk.mounts import read_table
 from edge.disk.own_thread import in_own_thread
 from edge.fencing.fenced_volumes import NotFenceable, OwnPaths, file_system_of
 from edge.fencing.plan import FencePlan, FileSystem, HeldVolume, read_lease, read_plan, write_lease, write_plan
-from edge.fencing.shutdown import is_held, shut_down
+from edge.fencing.shutdown import has_holders, shut_down
 from edge.fencing.trial import flaw_of
 from edge.fencing.watchdog import Watchdog
 from edge.volume_errors import NotReady, Uncertain, VolumeError, VolumeRefused
@@ -135,7 +135,7 @@ class Fencing:
         self.check(now)  # fences, or opens the watchdog with the first pet
         if not self._watchdog.is_open and not self._holds_volumes:
             raise SettingsError("--watchdog", str(self._watchdog.path), f"cannot be used: {self._watchdog_error}")
-        self._follow()
+        self._join_lease()
         self._thread.start()
 
     async def close(self) -> None:
@@ -181,7 +181,10 @@ class Fencing:
         return ""
 
     def is_held(self, key: VolumeKey) -> bool:
-        """Whether the plan has a volume: staged or staging now, or in an earlier boot as far as the hub may know."""
+        """Whether the plan has a volume: it is staged or being staged, or it was in an earlier boot.
+
+        The hub may not know of the reboot, and may still count a volume of an earlier boot.
+        """
         return key in self._volumes
 
     def is_fenced(self, key: VolumeKey) -> bool:
@@ -200,13 +203,13 @@ class Fencing:
         return self._exempt.get(key, "")
 
     async def hold(self, volume: Volume) -> None:
-        """Fence a volume from now on when the lease ends. Called before its first staging."""
+        """From now on, fence a volume when the lease ends. Called before its first staging."""
         state = self._volumes.get(volume.key)
         if state is None or state.plan_entry.boot != self._boot:
             entry = HeldVolume(driver=volume.driver, handle=volume.handle, boot=self._boot)
             await self._change(volume.key, entry, NotReady)
             self._renewed(self._ends_at)  # the lease is written down from the first volume on
-            self._follow()
+            self._join_lease()
             self._tell_hub()
 
     @asynccontextmanager
@@ -251,12 +254,14 @@ class Fencing:
     async def exempt(self, key: VolumeKey, why: str) -> None:
         """Fence a volume no more: it cannot be fenced, or must not be.
 
-        On return the hub has stored that the volume is not `staged`: so it never gives it away by time.
+        On return the hub has stored that the volume is not `staged`. So the hub never gives it to another node only
+        because the lease has ended.
         """
         state = self._volumes.get(key)
         if state is None:
             return
-        # First without its file system: from then on the thread cannot fence it. A fence that came first raises here.
+        # The entry first loses its file system: from then on the thread cannot fence the volume. If the thread has
+        # fenced it before, `_change` raises.
         with self._reporting_staging(state):
             await self._wait_until_stored()
             await self._change(key, replace(state.plan_entry, file_system=None), NotReady)
@@ -267,7 +272,7 @@ class Fencing:
         """Raise Uncertain until the kernel has let a fenced file system go: a mount before that would get EIO."""
         state = self._volumes.get(key)
         if state is not None and state.lost_file_system is not None:
-            is_free = not await in_own_thread(partial(is_held, state.lost_file_system), name="holders")
+            is_free = not await in_own_thread(partial(has_holders, state.lost_file_system), name="holders")
             state.why = "" if is_free else _how_to_find_holders(state.lost_file_system)
             if state.why:
                 raise Uncertain(f"it is fenced: {state.why}")
@@ -417,7 +422,8 @@ class Fencing:
 
     # ---- the lease ---------------------------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
+    def _join_lease(self) -> None:
+        # From `begin` on, the lease calls `lose` when it ends. Without a lease, the agent waits for one.
         if not self._holds_volumes:
             return
         if self._lease.need():
@@ -430,7 +436,7 @@ class Fencing:
         self._lease.wait(self._lease_is_back)
 
     def _lease_is_back(self) -> None:
-        self._follow()
+        self._join_lease()
         self._changed(())
 
     def _renewed(self, ends_at: float) -> None:

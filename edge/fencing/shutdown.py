@@ -53,11 +53,11 @@ def shut_down(file_system: FileSystem, is_own: Callable[[str], bool]) -> None:
             os.close(descriptor)
     if is_called:
         raise OSError("its file system still takes new files after the shutdown")
-    if is_held(file_system):
+    if has_holders(file_system):
         raise OSError(f"something holds device {file_system.device}, and no mount of it can be reached")
 
 
-def is_held(file_system: FileSystem) -> bool:
+def has_holders(file_system: FileSystem) -> bool:
     """Whether any mount namespace still has the file system, as O_EXCL on its device tells (open(2)); True in doubt."""
     if not _is_there(file_system):
         return False

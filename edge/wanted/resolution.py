@@ -98,11 +98,12 @@ class NodeContext:
 def resolve(pod_object: Object, context: NodeContext, *, now: float, deleted_at: float | None) -> PodWants | None:
     """Return the volumes that a Pod object wants, or None if the pod is bound to another node.
 
-    `now` and `deleted_at` are monotonic times. `deleted_at` is that of the pod's last resolution.
+    `now` and `deleted_at` are monotonic times. Pass the `deleted_at` of the pod's last resolution, or None.
     """
     try:
         body = pod_object.read()
-        # An empty nodeName is a malformed object, not another node's pod.
+        # The hub sends only pods that are bound to a node. So a missing nodeName does not show that the pod has left,
+        # and its volumes must stay mounted.
         if str(body["spec"].get("nodeName", "")) not in {context.node, ""}:
             return None
         learned_at = now if deleted_at is None else deleted_at
@@ -357,7 +358,7 @@ class _Resolver:
         return driver_rules(self._look_up(Ref("CSIDriver", "", driver)))
 
     def _class_parameters(self, spec: Body) -> Body:
-        # The hub sends only some of a StorageClass's parameters.
+        # Only the offline policy reads them, so the hub sends no others. A missing class asks for nothing.
         name = spec.get("storageClassName")
         if not name:
             return {}
@@ -382,8 +383,8 @@ class _Resolver:
     def _selinux_context(self, volume: Volume, use: Use) -> str:
         # The label for the mount option of KEP-1710, as far as Kubernetes 1.36 enables it: for volumes with
         # ReadWriteOncePod as their only access mode. A pod with seLinuxChangePolicy Recursive wants no such option: its
-        # runtime changes the label of each file instead. As for the kubelet, several labels in one pod are an error all
-        # the same (pkg/volume/util/selinux.go, GetMountSELinuxLabel).
+        # runtime changes the label of each file instead. Even then several labels in one pod are an error, as in the
+        # kubelet (pkg/volume/util/selinux.go, GetMountSELinuxLabel).
         if not (self._context.selinux and volume.rules.selinux_mount and volume.access_modes == ("ReadWriteOncePod",)):
             return ""
         labels = {file_label(options) for options in use.selinux}

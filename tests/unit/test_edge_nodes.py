@@ -597,7 +597,7 @@ async def test_the_first_report_of_a_node_that_has_left_meanwhile_counts_and_tha
         assert (kept.counted(), kept.nodes.is_connected("n1")) == ([] if forgets else [DRIVER], False)
         if not forgets:
             await kept.come(hello())
-    assert kept.nodes.known == 0
+    assert kept.nodes.known_count == 0
 
 
 async def test_a_node_that_is_forgotten_before_its_report_is_written_again_leaves_no_record(
@@ -629,7 +629,7 @@ async def test_a_forgotten_node_is_no_candidate_any_more_also_after_a_restart(wo
     world.nodes.forget("n1")
     assert world.changes == [DRIVER]  # a watch that had two candidates may have one now
     for again in (world, restarted := await world.restart()):
-        assert (again.nodes.known, list(again.nodes.with_driver(DRIVER))) == (0, [])
+        assert (again.nodes.known_count, list(again.nodes.with_driver(DRIVER))) == (0, [])
         with pytest.raises(CallError, match="edge node n1 has never connected to this hub; compare --nodeid"):
             again.ask()
     await restarted.close()

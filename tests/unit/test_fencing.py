@@ -59,7 +59,7 @@ class Agent:
         patch.setattr(module, "flaw_of", lambda *_: "")
         patch.setattr(module, "file_system_of", lambda *_: self._give(self.found))
         patch.setattr(module, "shut_down", lambda *_: self._shut())
-        patch.setattr(module, "is_held", lambda _: False)
+        patch.setattr(module, "has_holders", lambda _: False)
         patch.setattr(Fencing, "_run", lambda _: None)  # the test looks
         self.fencing = Fencing(
             directory, directory, is_wanted=fence, lease_s=LEASE_S, boot=boot, watchdog=self.watchdog
@@ -309,7 +309,7 @@ async def test_a_fenced_volume_is_not_released_while_the_kernel_has_its_file_sys
     await agent.stage()
     agent.now += LEASE_S
     await agent.look()
-    monkeypatch.setattr(module, "is_held", lambda _: True)
+    monkeypatch.setattr(module, "has_holders", lambda _: True)
     with pytest.raises(Uncertain, match="still holds it: grep -l ' 8:1 '"):
         await agent.fencing.check_released(KEY)
     assert "still holds it" in agent.fencing.fence_report(KEY)

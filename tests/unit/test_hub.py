@@ -594,7 +594,7 @@ async def test_a_certificate_that_ends_between_handshake_and_hello_is_refused(
     monkeypatch.setattr(world.trust, "is_past", lambda moment: moment <= N1.not_after)
     link = await world.come(introduce("edge", "n1", instance="i"), N1)
     assert (await link.wait_closed())[0] == "expired"
-    assert world.nodes.known == 0
+    assert world.nodes.known_count == 0
 
 
 async def test_why_a_node_is_denied_is_told_to_operators_alone(world: Hub) -> None:

@@ -101,7 +101,7 @@ def test_a_volume_counts_as_fenced_only_if_the_kernel_refuses_files_in_it_or_has
     monkeypatch: pytest.MonkeyPatch, line: str, takes_files: bool, is_held: bool, why: str
 ) -> None:
     monkeypatch.setattr(shutdown, "_is_there", lambda _: True)
-    monkeypatch.setattr(shutdown, "is_held", lambda _: is_held)
+    monkeypatch.setattr(shutdown, "has_holders", lambda _: is_held)
     monkeypatch.setattr(shutdown, "_mounts", lambda pid, _: parse(line) if pid == "self" else [])
     monkeypatch.setattr(shutdown, "_opened", lambda *_: os.open("/", os.O_PATH))
     monkeypatch.setattr(shutdown, "_refuses_files", lambda _: not takes_files)

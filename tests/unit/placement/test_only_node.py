@@ -7,12 +7,12 @@ import pytest
 from cloud.claims.book import Book
 from cloud.nodes.fleet import Fleet
 from cloud.placement.decisions import View
-from cloud.placement.find import only_node
+from cloud.placement.find import named_or_only_node
 from common.errors import CallError
 
 
 def route(driver: str, named_node: str, candidates: Collection[str], *, loss: str = "") -> str:
-    return only_node(driver, named_node, candidates, View(Fleet({}), {"n1", "n2", "n7"}, Book(), loss=loss))
+    return named_or_only_node(driver, named_node, candidates, View(Fleet({}), {"n1", "n2", "n7"}, Book(), loss=loss))
 
 
 @pytest.mark.parametrize("candidates", [(), ("n1",), ("n1", "n2")])
