@@ -106,6 +106,7 @@ class Claims:
         )
 
     def existing(self) -> list[Place]:
+        """All things that exist, by the claims and the nodes' lists."""
         places = [
             (driver, thing, node)
             for driver, book in self._books.items()

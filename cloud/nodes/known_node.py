@@ -94,7 +94,7 @@ class KnownNode:
         return self.refused[driver].why if driver in self.refused else ""
 
     def note_untaken(self, why: str) -> bool:
-        """Note why the newest report does not count. Returns False if that is known already."""
+        """Note why the newest report does not count. Returns False if it was noted already, or if the node is away."""
         if self.visit is None or self.visit.untaken == why:
             return False
         self.visit.untaken = why

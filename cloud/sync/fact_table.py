@@ -130,6 +130,7 @@ class FactTable:
             yield node, self.of(node).get(Ref("Node", "", node))
 
     def has_accepted(self, node: str, ref: Ref) -> bool:
+        """Whether the table has a fact, and has not taken it as a stray one."""
         return ref in self.of(node) and not self._quota.is_stray(node, ref)
 
     def node_reports(self) -> NodeReports:
@@ -182,7 +183,9 @@ class FactTable:
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     async def put(self, node: str, ref: Ref, fact: Fact, *, stray: bool = False) -> None:
-        """Keep a fact. If the caller is cancelled, it may be kept or not. `stray`: see `cloud.sync.fact_quota`.
+        """Keep a fact. If the caller is cancelled, it may be kept or not.
+
+        `stray`: the hub does not know that it gave the node the fact's object (`cloud.sync.fact_quota`).
 
         Raises ValueError if the node has told too many, or has no room left; OSError if it cannot be written.
         """

@@ -252,8 +252,8 @@ class Outbox:
         stream.begun = False
         stream.offset = 0
         message = stream.queue.pop(0)
-        if stream.is_awaited and not stream.queue:
-            stream.is_awaited = False
+        if stream.wants_writable and not stream.queue:
+            stream.wants_writable = False
             self.emptied.append(stream)
         return message
 

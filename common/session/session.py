@@ -340,7 +340,7 @@ class Session:
         stream = self._streams.get(stream_id)
         if stream is None:
             return 0
-        stream.is_awaited = len(stream.queue) > 0
+        stream.wants_writable = len(stream.queue) > 0
         return len(stream.queue)
 
     def end(self, stream_id: int, status: Status, message: bytes | None = None) -> None:

@@ -13,8 +13,9 @@ class StreamBooks:
     """The books of one stream, shared by a session's outbox and inbox. `mine`: this side opened it."""
 
     __slots__ = (
-        "answered", "asked", "begun", "cost", "credit", "end", "granted", "id", "is_abandoned", "is_awaited",
-        "is_unary", "last", "left", "mine", "offset", "owed", "parts", "priority", "queue", "queued", "receiver",
+        "answered", "asked", "begun", "cost", "credit", "end", "granted", "id", "is_abandoned", "is_unary",
+        "last", "left", "mine", "offset", "owed", "parts", "priority", "queue", "queued", "receiver",
+        "wants_writable",
     )  # fmt: skip
 
     def __init__(
@@ -34,7 +35,7 @@ class StreamBooks:
         self.queue: list[bytes] = []  # whole messages, not wholly handed to the transport; few, so no deque
         self.begun = False  # the first of them is covered by credit and being cut into chunks
         self.offset = 0  # of its bytes that have left
-        self.is_awaited = False  # the receiver waits for `writable`
+        self.wants_writable = False  # the receiver waits for `writable`
         self.end: Status | None = None  # to leave after the last message
         self.queued = False  # waits for its turn
         # Receiving.

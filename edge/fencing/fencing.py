@@ -225,7 +225,7 @@ class Fencing:
             return
         was_open = call in self._volumes[key].plan_entry.open_calls
         has_begun = False
-        await self._open(volume, call)
+        await self._begin_call(volume, call)
 
         def may_go_on() -> bool:
             nonlocal has_begun
@@ -317,7 +317,7 @@ class Fencing:
 
     # ---- staging and staged ------------------------------------------------------------------------------------------
 
-    async def _open(self, volume: Volume, call: str) -> None:
+    async def _begin_call(self, volume: Volume, call: str) -> None:
         state = self._volumes[volume.key]
         self._raise_obstacle(volume)
         with self._reporting_staging(state):

@@ -252,6 +252,7 @@ class _Resolver:
         context = self._selinux_context(volume, use)
         want = PodVolume(pod=self._pod, volume=volume, volume_name=name, read_only=read_only, selinux_context=context)
         want = self._deferred(want, use)
+        # Each container gets a block volume as a device, at a place of its own (`edge.disk.cdi`).
         return replace(want, uses=tuple(use.places)) if want.volume.block else want
 
     def _persistent(self, name: str, claim: BoundClaim) -> Volume:
