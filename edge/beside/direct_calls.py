@@ -56,7 +56,7 @@ from edge.volume_errors import NotReady, Uncertain, VolumeError, VolumeRefused
 from edge.volumes import PodVolume, VolumeKey
 from edge.wanted.clock import Clock
 from edge.wanted.expansion import plan_expansion
-from edge.wanted.opt_in import OptIn, is_true
+from edge.wanted.opt_in import ANNOTATION, OptIn, is_true
 from edge.wanted.places import Places, Target
 from edge.wanted.states import Device, Publication, State, VolumeStates, read_boot
 
@@ -178,11 +178,23 @@ class DirectCalls:
             raise CallError(error.why) from error
         key = VolumeKey(driver, request.volume_id)
         if key not in self._volumes and not is_true(dict(getattr(request, "volume_context", {})).get(DIRECT_VOLUME)):
+            if isinstance(request, pb.NodePublishVolumeRequest):
+                self._check_annotation(key, request.target_path)
             return None
         task = asyncio.get_running_loop().create_task(self._serve(key, call, request), name=f"{method} of {key}")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    def _check_annotation(self, key: VolumeKey, path: str) -> None:
+        # There is no silent way to an ordinary mount. The kubelet may be earlier than the hub, so this is no promise.
+        target = self._target(path)
+        if target is not None and self._pods.asks(key, target.pod_uid):
+            raise CallError(
+                f"the pod's annotation {ANNOTATION} asks for volume {key}; beside a kubelet, the volume's own "
+                f"attribute {DIRECT_VOLUME} has to ask",
+                code=Code.FAILED_PRECONDITION,
+            )
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -44,6 +44,16 @@ class NodePods:
         )
         raise NotReady(f"no pod that may have direct volume {key} is known to this node yet: {why}")
 
+    def asks(self, key: VolumeKey, uid: str) -> bool:
+        """Whether a pod that is known asks for the volume to be direct."""
+        try:
+            self.find(key, uid)
+        except NotReady:
+            return False
+        except VolumeRefused:
+            return True
+        return True
+
     def _wants(self, uid: str) -> Iterator[PodWants]:
         context = NodeContext(
             find_object=self._objects.get,

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import stat
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from common.status import Code
+from tests.kit.edge_node import csi_driver, volume
 from tests.kit.fake_shim import FakeShim
 from tests.kit.guest import SANDBOX, folder, mount_info
 from tests.kit.needs import needs_loops
@@ -85,6 +87,24 @@ def test_a_volume_that_does_not_ask_is_the_drivers(node: RelayingNode) -> None:
     assert node.call("NodeUnstageVolume", back_too).ok
     for place in (target.parent, *list(target.parents)[1:4]):
         place.rmdir()
+
+
+def test_a_pod_that_asks_by_its_annotation_is_no_silent_way_to_an_ordinary_mount(node: RelayingNode) -> None:
+    node.handles["named"] = node.make_volume("named")
+    pod = node.pod("named", "named")
+    pod["metadata"]["annotations"] = {"csi-bridge.io/direct-volumes": "v-named"}
+    driver = csi_driver()
+    driver["metadata"]["annotations"] = {"csi-bridge.io/direct-volumes": "true"}
+    node.write(driver, *volume("named", node.handles["named"]), pod, file="driver")
+    request = csi.NodePublishVolumeRequest(volume_id=node.handles["named"], target_path=str(node.target("named")))
+    before = len(node.calls())
+    told = wait_for(
+        lambda: (it := node.call("NodePublishVolume", request)).code is Code.FAILED_PRECONDITION and it,
+        what="the refusal", instead=node.tell,
+    )  # fmt: skip
+    assert "beside a kubelet, the volume's own attribute csi-bridge.io/direct-volume has to ask" in told.message
+    assert [call.code for call in node.calls()[before:] if call.code == "OK"] == []
+    node.write(csi_driver(), file="driver")
 
 
 def test_a_second_publication_a_restart_of_the_agent_and_a_lost_hub_call_no_driver(mine: RelayingNode) -> None:
@@ -164,6 +184,19 @@ def test_a_second_pod_is_refused_while_the_first_one_has_the_volume(node: Relayi
     node.remove("data")
 
 
+def test_the_work_goes_on_without_its_caller_and_a_retry_waits_for_its_end(node: RelayingNode) -> None:
+    node.make("slow")
+    node.again(lambda: node.stage("slow"))
+    before = len(node.calls())
+    node.driver.set_faults("NodePublishVolume=delay:3s")
+    assert not node.publish("slow", timeout_s=1.0).ok
+    assert node.publish("slow").ok
+    node.driver.set_faults()
+    assert [(call.method, call.code) for call in node.calls()[before:]] == [("NodePublishVolume", "OK")]
+    node.unmount("slow")
+    node.remove("slow")
+
+
 def test_a_volume_is_not_taken_back_while_its_guest_runs_and_tells_its_usage(node: RelayingNode) -> None:
     node.make("data")
     target = node.mount("data")
@@ -207,6 +240,29 @@ def test_a_claim_that_is_smaller_than_its_volume_is_grown_before_the_handover(no
     assert node.expand("data", 64 * MIB).ok
     node.unmount("data")
     node.remove("data")
+
+
+def test_after_a_reboot_the_kubelet_gets_the_volume_again_with_its_data_and_no_other(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    with RelayingNode(short_dir, tmp_path, reboots=True) as node:
+        node.start()
+        node.make("data")
+        node.mount("data")
+        with node.guest("data") as inside:
+            (node.seen(inside) / "file").write_text("from before")
+        before = mount_info(node.run_dir, node.target("data"))
+        node.power_off()
+        shutil.rmtree(node.run_dir)
+        node.boot()
+        node.wait_told()
+        calls = len(node.calls())
+        node.mount("data")
+        assert [call.method for call in node.calls()[calls:]] == ["NodeStageVolume", "NodePublishVolume"]
+        assert mount_info(node.run_dir, node.target("data")) | {"device": ""} == before | {"device": ""}
+        with node.guest("data") as inside:
+            assert (node.seen(inside) / "file").read_text() == "from before"
+        node.unmount("data")
 
 
 def test_without_the_flag_the_agent_takes_back_what_it_has_and_hands_nothing_over(mine: RelayingNode) -> None:

@@ -32,8 +32,8 @@ _MODE = csi.VolumeCapability.AccessMode(mode="SINGLE_NODE_WRITER")
 class RelayingNode(DeferringNode):
     """The node; a context manager."""
 
-    def __init__(self, directory: Path, logs: Path) -> None:
-        super().__init__(directory, logs)
+    def __init__(self, directory: Path, logs: Path, *, reboots: bool = False) -> None:
+        super().__init__(directory, logs, reboots=reboots)
         self.layout = Layout(self.root)
         self.relay = directory / "relay" / f"{DRIVER}.sock"
         self.state_dir = directory / "n1" / "direct"  # the agent's files for direct volumes
@@ -73,9 +73,9 @@ class RelayingNode(DeferringNode):
 
     # ---- the kubelet -------------------------------------------------------------------------------------------------
 
-    def call(self, method: str, request: Any = None) -> Outcome:
+    def call(self, method: str, request: Any = None, *, timeout_s: float = 30.0) -> Outcome:
         with Sidecar(self.relay) as sidecar:
-            return sidecar.call(method, request, timeout_s=30.0)
+            return sidecar.call(method, request, timeout_s=timeout_s)
 
     def staging(self, name: str) -> Path:
         return self.layout.staging_target(DRIVER, self.handles[name])
@@ -93,7 +93,7 @@ class RelayingNode(DeferringNode):
         )
         return self.call("NodeStageVolume", request)
 
-    def publish(self, name: str, *, pod_name: str = "") -> Outcome:
+    def publish(self, name: str, *, pod_name: str = "", timeout_s: float = 30.0) -> Outcome:
         target = self.target(pod_name or name, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         (target.parent / "vol_data.json").write_text("{}")
@@ -104,8 +104,8 @@ class RelayingNode(DeferringNode):
             volume_capability=csi.VolumeCapability(mount={}, access_mode=_MODE),
             volume_context={DIRECT_VOLUME: "true"},
         )
-        outcome = self.call("NodePublishVolume", request)
-        if outcome.code not in {Code.OK, Code.UNAVAILABLE}:  # a final code
+        outcome = self.call("NodePublishVolume", request, timeout_s=timeout_s)
+        if outcome.code is Code.FAILED_PRECONDITION:  # a final code
             self._remove(target)
         return outcome
 
@@ -175,7 +175,8 @@ class RelayingNode(DeferringNode):
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def guest(self, pod_name: str, name: str = "") -> Guest:
-        return Guest(self.run_dir, self.target(pod_name, name))
+        inside = self.machine.inside if self.machine is not None else None
+        return Guest(self.run_dir, self.target(pod_name, name), inside=inside)
 
     def left_over(self) -> list[str]:
         found = [f"mount {path}" for path in self.mounts()] + [f"direct volume {name}" for name in self.told()]
