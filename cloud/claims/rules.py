@@ -181,4 +181,4 @@ DELETIONS: Final = frozenset(method for method, rule in RULES.items() if rule.de
 CHANGES: Final = DELETIONS | {method for method, rule in RULES.items() if rule.name}
 
 # The methods that change something at the vendor. Their requests have a name or a key (`RequestFields`).
-KEYED: Final = CHANGES | {method for method, rule in RULES.items() if rule.changes}
+MUTATING: Final = CHANGES | {method for method, rule in RULES.items() if rule.changes}

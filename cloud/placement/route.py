@@ -32,7 +32,7 @@ from typing import Final
 
 from cloud.claims.claim import Claim, Mark
 from cloud.claims.requests import LONGEST_CHARS, needs, read
-from cloud.claims.rules import CHANGES, GET_CAPACITY, KEYED, LISTINGS
+from cloud.claims.rules import CHANGES, GET_CAPACITY, LISTINGS, MUTATING
 from cloud.nodes.elections import DriverElection
 from cloud.nodes.fleet import Fleet, Member
 from cloud.placement import page_tokens
@@ -72,7 +72,7 @@ def read_info(driver: str, method: str, request: bytes, *, named_node: str, mode
     anything nor lists.
     """
     is_local_call = is_local(fleet, named_node, mode)
-    is_shared = mode == Mode.SHARED and (method in KEYED or method in LISTINGS)
+    is_shared = mode == Mode.SHARED and (method in MUTATING or method in LISTINGS)
     if not (is_local_call or is_shared or method in CHANGES):
         return CallInfo(driver, method, named_node=named_node, mode=mode)
     try:

@@ -557,6 +557,7 @@ class Session:
 
     def _on_ping(self, ping_id: int, of_lease: bool) -> None:  # noqa: FBT001  # as in the frame
         if of_lease:
+            # `pong` checks nothing, because its caller may be any task: the check of what waits for the peer is here.
             self._check_answers()
             self.on_ping(ping_id)
         else:
