@@ -59,7 +59,7 @@ class Source:
         self.reads[ref.name] += 1
         return self.objects.get(ref)
 
-    def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, node: str, changed: Callable[[], None], *, with_credentials: bool = True) -> Callable[[], None]:
         self._watchers.append(changed)
         return lambda: self._watchers.remove(changed)
 

@@ -149,7 +149,7 @@ class HostileHub(Peer):
     def read(self, ref: Ref) -> Object | None:
         return self._objects.get(ref)
 
-    def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, node: str, changed: Callable[[], None], *, with_credentials: bool = True) -> Callable[[], None]:
         self._watchers.append(changed)
         return lambda: self._watchers.remove(changed)
 
