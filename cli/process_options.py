@@ -8,7 +8,7 @@ import click
 from cli.options import FilePath, Options, Text, duration_type, option, size_type
 from cloud.claims.election import node_set
 from cloud.hub_settings import LARGEST_ID, HubSettings
-from cloud.kube.node_marks import AGENT, EDGE, labels, taints
+from cloud.kube.node_marks import AGENT, EDGE, EDGECORE, labels, taints
 from cloud.nodes.unique_segments import HOSTNAME, unique_keys
 from cloud.proxy.driver_settings import DriverSettings, Mode
 from cloud.proxy.served_driver import served_driver
@@ -185,6 +185,13 @@ HUB_OPTIONS = Options(
         type=Text(taints, "KEY=VALUE:EFFECT,..."),
         help="With --kubeconfig: the taints of each such Node, as for --node-labels: only pods that tolerate them go "
         "there.",
+    ),
+    option(
+        "--edgecore-nodes",
+        type=click.BOOL,
+        help=f"With --kubeconfig: the kubelet of each Node with the label {EDGE}={EDGECORE} is KubeEdge's EdgeCore, "
+        "which cannot write CSINodes. The hub writes the drivers there that the node's agent reports with "
+        "--registration=observe, and adds topology labels that the Node lacks. Unset: it writes neither.",
     ),
     option(
         f"--unique-topology={HOSTNAME}",

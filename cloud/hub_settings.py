@@ -38,6 +38,7 @@ class HubSettings(ProcessSettings):
     leader_election_namespace: str | None
     node_labels: Labels
     register_with_taints: Taints
+    edgecore_nodes: bool
     max_connections: int
     max_handshakes: int
     max_nodes: int
@@ -74,6 +75,8 @@ class HubSettings(ProcessSettings):
         if self.manifests is not None and self.kubeconfig is not None:
             why = "and --manifests exclude each other: the objects come from one place"
             raise SettingsError("--kubeconfig", self.kubeconfig, why)
+        if self.edgecore_nodes and self.kubeconfig is None:
+            raise SettingsError("--edgecore-nodes", "true", "needs --kubeconfig: CSINodes are objects of a cluster")
         self._check_election()
         self._check_served()
         self._check_labels()

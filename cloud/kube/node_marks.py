@@ -14,10 +14,11 @@ from common.parsers import is_label_key, is_label_value
 OURS: Final = "csi-bridge.io"  # the domain of the bridge's own labels
 
 # The label, and the key of the taint, that tells nodes without a kubelet (`agent`) from edge nodes with one
-# (`kubelet`). Only the hub and administrators set it: DaemonSets and the examples' pods go by it.
+# (`kubelet` or `kubeedge`). Only the hub and administrators set it: DaemonSets and the examples' pods go by it.
 EDGE: Final = f"{OURS}/edge"
 
 AGENT: Final = "agent"  # its value on a node where no kubelet runs
+EDGECORE: Final = "kubeedge"  # its value on a node whose kubelet is KubeEdge's EdgeCore, which cannot write a CSINode
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 _KUBERNETES: Final = ("kubernetes.io", "k8s.io")

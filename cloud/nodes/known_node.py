@@ -89,6 +89,12 @@ class KnownNode:
         """The drivers whose reports count, with the topology that Kubernetes is told."""
         return {report.driver: told_topology(report) for report in self.counted() if report.driver not in self.refused}
 
+    def present(self) -> list[DriverReport]:
+        """The reports that count of the drivers that the agent has now; while the node is away, those that it had."""
+        told = self.visit.told if self.visit is not None else None
+        counted = (report for report in self.counted() if report.driver not in self.refused)
+        return [report for report in counted if told is None or report.driver in told]
+
     def why_refused(self, driver: str) -> str:
         """Why the node gets no call of a driver that it reports; else empty."""
         return self.refused[driver].why if driver in self.refused else ""

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -21,7 +22,7 @@ from cloud.trust import audit
 from cloud.trust.audit import Event
 from common.csi.csi_pb2 import NodeGetInfoResponse
 from common.csi.reports import GET_PLUGIN_CAPABILITIES, NODE_GET_INFO, DriverReport, plugin_name
-from common.objects.topology import has_topology, segment_of
+from common.objects.topology import csi_node_driver, has_topology, segment_of
 from common.observe.logs import of_peer
 from common.observe.metrics import Metrics
 
@@ -87,6 +88,18 @@ def told_topology(report: DriverReport) -> Mapping[str, str]:
     if announces_topology(report):
         return topology_of(report)
     return segment_of(report.node)
+
+
+def csi_node_entry(report: DriverReport) -> dict[str, Any] | None:
+    """The driver's entry in the node's CSINode; None if its node plugin has not said who the node is."""
+    answer = report.answers.get(NODE_GET_INFO)
+    try:
+        info = NodeGetInfoResponse.FromString(answer.body if answer is not None and not answer.code else b"")
+    except DecodeError:
+        return None
+    if not info.node_id:
+        return None
+    return csi_node_driver(report.driver, info.node_id, told_topology(report), info.max_volumes_per_node)
 
 
 def topology_of(report: DriverReport) -> Mapping[str, str]:

@@ -24,7 +24,7 @@ from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.csinode_writer import CSINodeWriter
 from cloud.upsync.election_events import ElectionEvents
 from cloud.upsync.event_writer import EventWriter
-from cloud.upsync.handover import GONE, KUBELET, HandOver, Removal
+from cloud.upsync.handover import GONE, KUBELET, EdgeCores, HandOver, Removal
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.node_problems import NodeProblems
 from cloud.upsync.node_writer import NodeWriter
@@ -50,13 +50,14 @@ async def following(settings: HubSettings, kube: Kube, records: Records, nodes: 
         events = ElectionEvents(kube, cluster)
         sole_use = SoleUse(table, mounts)
         closures = Closures(cluster, rights)
+        csi_nodes = CSINodeWriter(kube)
         writers: dict[str, FactWriter] = {
             "Node": NodeWriter(kube, in_use, labels=settings.node_labels, taints=settings.register_with_taints),
-            "CSINode": CSINodeWriter(kube),
+            "CSINode": csi_nodes,
             "PersistentVolumeClaim": ClaimWriter(kube, closures),
             "Pod": PodWriter(kube),
             "Event": EventWriter(kube),
-            KUBELET: HandOver(kube),
+            KUBELET: EdgeCores(kube, nodes, csi_nodes) if settings.edgecore_nodes else HandOver(kube),
             GONE: Removal(kube),
         }
         problems = NodeProblems(kube, cluster, nodes, closures)

@@ -90,7 +90,7 @@ class CSINodeWriter(FactWriter):
 
     async def _write_entry(self, found: Body, entry: Body) -> Body:
         name = entry["name"]
-        old = next((it for it in _entries(found) if it["name"] == name), None)
+        old = next((it for it in drivers_in(found) if it["name"] == name), None)
         if old is not None and _content(old) == _content(entry):
             return found
         try:
@@ -103,7 +103,7 @@ class CSINodeWriter(FactWriter):
         return await self._write_entries(found, without={name}, added=entry)
 
     async def _write_entries(self, found: Body, *, without: Collection[str], added: Body | None = None) -> Body:
-        entries = [it for it in _entries(found) if it["name"] not in without]
+        entries = [it for it in drivers_in(found) if it["name"] not in without]
         ours = set(written_drivers(found)).difference(without)
         if added is not None:
             entries.append(added)
@@ -112,7 +112,7 @@ class CSINodeWriter(FactWriter):
         return await patch_found(self._api, _CSI_NODES, found, change)
 
 
-def _entries(found: Body) -> list[Body]:
+def drivers_in(found: Body) -> list[Body]:
     return list((found.get("spec") or {}).get("drivers") or ())
 
 

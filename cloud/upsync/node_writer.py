@@ -61,7 +61,7 @@ class NodeWriter(FactWriter):
             found = await self._api.create(_NODES, self._new_node(node))
         if fact is not None:
             found = await self._write_in_use(node, found, fact)
-        change = _Change(node, found, fact)
+        change = NodeChange(node, found, fact)
         if metadata := change.metadata():
             found = await patch_found(self._api, _NODES, found, {"metadata": metadata})
         if fact is not None:
@@ -94,7 +94,9 @@ class NodeWriter(FactWriter):
         return await self._api.patch(_NODES, node, body, subresource="status")
 
 
-class _Change:
+class NodeChange:
+    """What a fact changes in a Node's metadata. `problems` are for people, in sentences."""
+
     def __init__(self, node: str, found: Body, fact: Mapping[str, Any] | None) -> None:
         self.problems: list[str] = []
         self._node = node
@@ -102,10 +104,10 @@ class _Change:
         self._fact = fact
 
     def metadata(self) -> Body:
-        parts = {"labels": self._labels(), "annotations": self._annotations()}
+        parts = {"labels": self.labels(), "annotations": self._annotations()}
         return {name: changed for name, changed in parts.items() if changed}
 
-    def _labels(self) -> Body:
+    def labels(self) -> Body:
         present = self._found["metadata"].get("labels") or {}
         added: dict[str, str] = {}
         base = _base_labels(self._node, self._fact) if is_made(self._found) else {}

@@ -14,7 +14,8 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
-from cloud.kinds.rules.fields import Body
+from cloud.kinds.rules.fields import Body, part
+from cloud.kube.node_marks import EDGE, EDGECORE
 
 MADE_BY: Final = "csi-bridge.io/made-by"  # the annotation of an object that the hub made; such a Node has no kubelet
 HUB: Final = "hub"  # its value
@@ -25,6 +26,11 @@ _DRIVERS: Final = "csi-bridge.io/drivers"  # the annotation with the drivers who
 
 def is_made(node: Body) -> bool:
     return annotation(node, MADE_BY) == HUB
+
+
+def has_edgecore(node: Body) -> bool:
+    """Whether an administrator says that the Node's kubelet is KubeEdge's EdgeCore."""
+    return part(node, "metadata", "labels").get(EDGE) == EDGECORE
 
 
 def written_drivers(body: Body) -> frozenset[str]:

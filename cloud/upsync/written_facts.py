@@ -39,6 +39,7 @@ from cloud.sync.facts import FactSink
 from cloud.sync.in_use import InUse
 from cloud.upsync.handover import GONE, KUBELET
 from cloud.upsync.heartbeats import Heartbeats
+from cloud.upsync.ownership import has_edgecore
 from cloud.upsync.writer import FactWriter
 from common.objects import sole_use
 from common.objects.objects import Object, Ref, Stamp
@@ -80,6 +81,8 @@ class WrittenFacts(FactSink):
         """Write what the hub may believe now of a node's facts about itself, or may not believe any more."""
         for kind in NODE_KINDS:
             self._add_if_told(node, Ref(kind, "", node))
+        if node in self._observed:
+            self._add((node, Ref(KUBELET, "", node)))
 
     async def close(self) -> None:
         """Write no more, and take no fact: the nodes keep theirs for the next hub, and send an Event once."""
@@ -132,6 +135,8 @@ class WrittenFacts(FactSink):
             case "Node" if body is not None and (fact := self.table.of(ref.name).get(ref)) is not None:
                 if set(in_use(fact.body)) != set(in_use(body)):  # the request of a hub before this one may come late
                     self._add((ref.name, ref))
+            case "Node" if body is not None and ref.name in self._observed and has_edgecore(body):
+                self._add((ref.name, Ref(KUBELET, "", ref.name)))
             case "PersistentVolumeClaim" if body is not None:
                 for node in self.table.nodes_with_fact(ref):
                     self._add((node, ref))
@@ -184,6 +189,8 @@ class WrittenFacts(FactSink):
 
     async def forget(self, node: str) -> None:
         self._in_use.end(node)
+        self._observed.discard(node)  # else nothing of it could be removed
+        self._queues[KUBELET].discard((node, Ref(KUBELET, "", node)))
         told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self.table.of(node)))
         self._buckets.pop(node, None)
         await super().forget(node)

@@ -9,8 +9,9 @@ Rules (docs/csi-contract.md#the-bridges-topology-for-vendors-without-one):
 * A segment becomes a label of a Node. A node whose name cannot be a label's value has no segment.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -18,6 +19,8 @@ from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, NodeGetInfoRespons
 from common.parsers import is_label_value
 
 NODE_SEGMENT: Final = "csi-bridge.io/node"  # the key; its value is the node's name
+
+_MOST_VOLUMES: Final = 2**31 - 1  # an int32 in the API
 
 _OWN: Final = PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
 
@@ -51,6 +54,12 @@ def why_no_segment(node: str) -> str:
         f"the node's name {node!r} cannot be the value of the label {NODE_SEGMENT}: a label's value has at most 63 "
         f"characters, letters and digits with dashes, dots and underscores between them"
     )
+
+
+def csi_node_driver(name: str, node_id: str, topology: Iterable[str], max_volumes: int) -> dict[str, Any]:
+    """A driver's entry in a CSINode. `max_volumes` of 0 or less are no limit."""
+    allocatable = {"allocatable": {"count": min(max_volumes, _MOST_VOLUMES)}} if max_volumes > 0 else {}
+    return {"name": name, "nodeID": node_id, "topologyKeys": sorted(topology), **allocatable}
 
 
 def is_tied(node_info: bytes) -> bool:

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 from common.csi.csi_pb2 import NodeGetCapabilitiesResponse, NodeGetInfoResponse
 from common.errors import BridgeError
 from common.net.sockets import FileId
+from common.objects.topology import csi_node_driver
 from common.parsers import LONGEST_DRIVER_NAME_CHARS, is_driver_name, is_label_key, is_label_value
 
 PLUGIN_TYPE = "CSIPlugin"  # the only type of plugin that the agent registers
@@ -31,7 +32,6 @@ NODE_ID_ANNOTATION = "csi.volume.kubernetes.io/nodeid"
 
 _LONGEST_NODE_ID_BYTES = 256
 _MOST_SEGMENTS = 64
-_MOST_VOLUMES = 2**31 - 1
 _SHOWN_CHARS = 500
 
 Version = tuple[int, ...]
@@ -169,12 +169,7 @@ _VERSION = re.compile(r"\s*v?((?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9}){1,7})(?:[^0-
 
 def csi_node_drivers(registrations: Iterable[Registration]) -> list[dict[str, Any]]:
     return [
-        {
-            "name": found.name,
-            "nodeID": found.info.node_id,
-            "topologyKeys": sorted(found.info.topology),
-            **({"allocatable": {"count": min(most, _MOST_VOLUMES)}} if (most := found.info.max_volumes) > 0 else {}),
-        }
+        csi_node_driver(found.name, found.info.node_id, found.info.topology, found.info.max_volumes)
         for found in sorted(registrations, key=lambda found: found.name)
     ]
 

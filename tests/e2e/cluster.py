@@ -11,11 +11,12 @@ from pathlib import Path
 
 from common.csi import csi_pb2 as csi
 from tests.e2e import container_image
+from tests.e2e.edgecore_node import EdgeCoreNode
 from tests.e2e.kubelet_node import KubeletNode
 from tests.e2e.lost_leaders import HUBS, keep
 from tests.e2e.own_node import OwnNode
 from tests.e2e.supervisors import KeepingSupervisor
-from tests.e2e.vendors import KUBELETS, OWN, Vendor
+from tests.e2e.vendors import EDGECORE, KUBELETS, OWN, Vendor
 from tests.kit.bridge import Proxy, UnforeseenError
 from tests.kit.deployed import container
 from tests.kit.peers import csi_client, manifests
@@ -95,7 +96,7 @@ class Cluster:
         self._logs = logs
         plane = directory / "plane"
         plane.mkdir()
-        self.plane = ControlPlane(plane, peer=peer, nodes=KUBELETS)
+        self.plane = ControlPlane(plane, peer=peer, nodes=(*KUBELETS, EDGECORE))
         self.bridge = Deployment(directory, self._logs)  # hub, proxy drivers and agents
         self._nodes: dict[str, KubeletNode | OwnNode] = {}
         self._drivers: dict[str, Driver] = {}
@@ -109,10 +110,10 @@ class Cluster:
         self.plane.start()
         self.plane.start_scheduler()
         self.api = self.plane.api
-        sidecars = self._sidecars(self._keeper("cluster"))
+        sidecars = self.sidecars(self._keeper("cluster"))
         sidecars.install_snapshot_kinds()
         sidecars.start_snapshot_controller()
-        self.bridge.install(self.plane, hubs=HUBS, kept=keep if HUBS > 1 else None)
+        self.bridge.install(self.plane, "cloud/edgecore", hubs=HUBS, kept=keep if HUBS > 1 else None)
         if HUBS > 1:
             self.bridge.foresee("keeper: ")
 
@@ -138,8 +139,9 @@ class Cluster:
         if name not in self._nodes:
             directory = self._directory / "nodes" / name
             made: KubeletNode | OwnNode
-            if name in KUBELETS:
-                made = KubeletNode(
+            if name != OWN:
+                kind = EdgeCoreNode if name == EDGECORE else KubeletNode
+                made = kind(
                     name,
                     directory,
                     self._logs / name,
@@ -184,12 +186,12 @@ class Cluster:
             lambda: csi_client.is_ready(csi_client.probe(proxy.socket)), what="Identity of the vendor's driver"
         )
         keeper = self._keeper(vendor.name)
-        sidecars = self._sidecars(keeper)
+        sidecars = self.sidecars(keeper)
         for name in SIDECARS:
             sidecars.start_deployed(container("cloud/driver/driver.yaml", name), proxy.socket, **QUICKER)
         return Driver(vendor=vendor, proxy=proxy, keeper=keeper, on=processes)
 
-    def _sidecars(self, keeper: KeepingSupervisor) -> Sidecars:
+    def sidecars(self, keeper: KeepingSupervisor) -> Sidecars:
         return Sidecars(control_plane=self.plane, supervisor=keeper, peer=self._peer)
 
     def _keeper(self, name: str) -> KeepingSupervisor:

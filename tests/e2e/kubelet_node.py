@@ -48,7 +48,7 @@ class KubeletNode(Node):
             directory,
             peer=peer,
             node=name,
-            kubeconfig=plane.node_kubeconfig(name),
+            kubeconfig=self._kubeconfig(),
             supervisor=self.supervisor("node"),
             containerd=self._containerd,
             image=image,
@@ -58,6 +58,9 @@ class KubeletNode(Node):
         self.run_dir = directory / "run"
         """Where Kata looks for its direct volumes."""
         self._mounts = 0  # the lines of the kubelet's log before its last start
+
+    def _kubeconfig(self) -> Path:
+        return self._plane.node_kubeconfig(self.name)
 
     def start(self) -> None:
         """Boot the machine, start runtime, kubelet and agent, and wait until the node is Ready."""

@@ -38,6 +38,8 @@ class Vendor:
 
 KUBELETS = ("k1", "k2")  # the nodes with a kubelet
 
+EDGECORE = "e1"  # the node whose kubelet sees no CSINode and no CSIDriver of the cluster, as KubeEdge's EdgeCore
+
 OWN = "o1"  # the node with the agent alone
 
 NODES = (*KUBELETS, OWN)
@@ -121,3 +123,22 @@ NODE_ONLY = Vendor(
     csi_driver={"attachRequired": False, "podInfoOnMount": True, "volumeLifecycleModes": ["Ephemeral"]},
 )
 """A driver without a controller, whose volumes are parts of pods: no process in the cloud belongs to it."""
+
+HOSTPATH = Vendor(
+    name="csi-hostpath",
+    flags=("--fs=directory", "--no-topology"),
+    nodes=(EDGECORE,),
+    pinned=EDGECORE,
+    csi_driver={"attachRequired": True},
+)
+"""KubeEdge's example, with an attachment. The node with EdgeCore serves its calls."""
+
+PLAIN = Vendor(
+    name="plain.csi",
+    flags=("--fs=directory", "--no-topology", "--no-attach"),
+    nodes=(EDGECORE,),
+    pinned=None,
+    csi_driver={"attachRequired": True},
+    proxy_flags=("--placement=local",),
+)
+"""A driver that attaches nothing, on a node whose kubelet waits for attachments all the same."""

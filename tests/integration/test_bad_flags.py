@@ -223,6 +223,7 @@ def test_what_is_no_flag_ends_with_code_2(command: Case) -> None:
             ["--serve=d.example=unix:///a.sock", "--serve=e.example=unix:///a.sock"],
             "--serve=e.example=unix:///a.sock,endpoint-mode=0660,placement=auto: needs a socket of its own",
         ),
+        (COMMANDS[0], ["--edgecore-nodes"], "HUB_EDGECORE_NODES or --edgecore-nodes=true: needs --kubeconfig"),
         (
             COMMANDS[1],
             ["--kubeedge-endpoint=wss://h:1"],

@@ -2,14 +2,15 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes.dynamic.exceptions import DynamicApiError
 
-from tests.kit.deployed import DEPLOY, objects
+from tests.kit.deployed import DEPLOY, kustomized, objects, with_components
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.kube_api import KubeApi
 from tests.kit.peers.manifests import claim, node, pod
@@ -58,9 +59,22 @@ class Users:
 @pytest.fixture
 def users(control_plane: ControlPlane) -> Iterator[Users]:
     """Users of an API server on which the policies are effective, with the Node k1 of a kubelet."""
+    with _users(control_plane, objects(DEPLOY / "cloud/base/admission.yaml")) as users:
+        yield users
+
+
+@pytest.fixture
+def edgecore_users(control_plane: ControlPlane, peer: Callable[[str], Path], tmp_path: Path) -> Iterator[Users]:
+    """The same with the policies of the component for nodes with EdgeCore."""
+    made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/base", "cloud/edgecore"))
+    with _users(control_plane, [it for it in made if it["kind"].startswith("ValidatingAdmission")]) as users:
+        yield users
+
+
+@contextmanager
+def _users(control_plane: ControlPlane, policies: list[dict[str, Any]]) -> Iterator[Users]:
     api = control_plane.api
     control_plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")
-    policies = objects(DEPLOY / "cloud/base/admission.yaml")
     api.create(node("k1"))
     for each in policies:
         api.create(each)
@@ -86,6 +100,37 @@ def _are_effective(users: Users, label: str) -> bool:
     """Whether the server has read the policies, which takes a moment. If not, the Node gets the label."""
     change: dict[str, Any] = {"metadata": {"labels": {label: ""}}}
     return all([users.hub.patch("Node", "k1", change), users.kubelet.patch("Node", "k1", change)])
+
+
+def test_to_a_node_with_edgecore_the_hub_adds_labels_and_changes_nothing_else(
+    edgecore_users: Users, control_plane: ControlPlane
+) -> None:
+    hub = edgecore_users.hub
+    control_plane.api.create(node("e1", labels={"csi-bridge.io/edge": "kubeedge", "site": "north"}))
+    assert hub.patch("Node", "e1", {"metadata": {"labels": {"topology.example/rack": "7"}}}) == ""
+    assert hub.patch("Node", "e1", {"metadata": {"labels": {"csi-bridge.io/node": "e1"}}}) == ""
+
+    refused = "to those with csi-bridge.io/edge=kubeedge it adds labels"
+    for labels in (
+        {"site": "south"},
+        {"site": None},
+        {"topology.example/rack": None},
+        {"csi-bridge.io/hub": ""},
+        {"csi-bridge.io/edge": None},
+    ):
+        assert refused in hub.patch("Node", "e1", {"metadata": {"labels": labels}})
+    assert hub.patch("Node", "e1", {"metadata": {"labels": {"csi-bridge.io/edge": "agent"}}}) != ""
+    assert refused in hub.patch("Node", "e1", {"metadata": {"annotations": _MADE}})
+    assert refused in hub.patch("Node", "e1", {"metadata": {"finalizers": ["x.example/y"]}})
+    assert refused in hub.patch("Node", "e1", {"spec": {"unschedulable": True}})
+    assert refused in hub.patch("Node", "e1", {"status": {"volumesInUse": ["kubernetes.io/csi/d^v"]}})
+    assert refused in hub.end("Node", "e1")
+
+    rack = {"metadata": {"labels": {"topology.example/rack": "7"}}}
+    assert refused in hub.patch("Node", "k1", rack)
+    assert refused in hub.create(node("e2", labels={"csi-bridge.io/edge": "kubeedge"}))
+    control_plane.api.create(node("e3", labels={"csi-bridge.io/edge": "kubeedge"}))
+    assert refused in hub.patch("Node", "e3", {"metadata": {"labels": {"csi-bridge.io/node": "e1"}}})
 
 
 def test_the_hub_changes_only_its_own_nodes(users: Users, control_plane: ControlPlane) -> None:

@@ -436,6 +436,26 @@ async def test_what_is_still_missing_when_the_hub_looks_again_is_a_problem(hub: 
     await until(lambda: not hub.facts.problems())
 
 
+async def test_a_node_with_a_kubelet_is_looked_at_again_when_its_reports_or_its_label_change(hub: WritingHub) -> None:
+    hub.facts.observed("n1")
+    await hub.settle()
+    hub.facts.judge_again("n1")
+    assert await hub.settle() == [(KUBELET, False)]
+    hub.facts.judge_again("n2")
+    hub.facts.changed(NODE, a_node("u"))
+    assert await hub.settle() == []
+    labels = {"metadata": {"name": "n1", "uid": "u", "labels": {"csi-bridge.io/edge": "kubeedge"}}}
+    hub.facts.changed(NODE, labels)
+    assert await hub.settle() == [(KUBELET, False)]
+
+
+async def test_of_a_node_with_a_kubelet_that_is_gone_for_good_what_the_hub_wrote_is_removed(hub: WritingHub) -> None:
+    hub.facts.observed("n1")
+    await hub.settle()
+    await hub.facts.forget("n1")
+    assert (REMOVAL, False) in await hub.settle()
+
+
 @pytest.mark.parametrize("end", [REMOVAL, KUBELET], ids=["deleted", "handed over"])
 async def test_the_node_of_who_came_back_before_it_was_deleted_or_handed_over_stays_as_it_is(
     hub: WritingHub, end: Ref

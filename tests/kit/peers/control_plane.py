@@ -76,7 +76,7 @@ class ControlPlane:
     ) -> None:
         self.directory = directory  # where its files and logs go
         self._host = host
-        self._peer = peer
+        self.peer = peer  # finds a peer's binary by name
         self._api_flags = list(api_flags)
         if not service_accounts:
             self._api_flags.append("--disable-admission-plugins=ServiceAccount")
@@ -226,7 +226,7 @@ class ControlPlane:
 
     def _start_etcd(self) -> None:
         command = [
-            self._peer("etcd"),
+            self.peer("etcd"),
             f"--data-dir={self.directory / 'etcd'}",
             f"--listen-client-urls={self.etcd_url}",
             f"--advertise-client-urls={self.etcd_url}",
@@ -239,7 +239,7 @@ class ControlPlane:
 
     def _start_api_server(self) -> None:
         command = [
-            self._peer("kube-apiserver"),
+            self.peer("kube-apiserver"),
             f"--etcd-servers={self.etcd_url}",
             f"--bind-address={self._host}",
             f"--secure-port={self._secure_port}",
@@ -288,7 +288,7 @@ class ControlPlane:
         kubeconfig = self.admin_kubeconfig()
         (port,) = free_ports(1)
         command = [
-            self._peer(name),
+            self.peer(name),
             f"--kubeconfig={kubeconfig}",
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",

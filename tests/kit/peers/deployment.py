@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.kit.bridge import PATIENT, Agent, Bridge, Hub, Proxy, Served
-from tests.kit.deployed import DEPLOY, arguments, container, with_flags
+from tests.kit.deployed import (
+    DEPLOY,
+    added_arguments,
+    arguments,
+    container,
+    kustomized,
+    with_components,
+    with_flags,
+)
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.ports import free_ports
 
@@ -46,19 +54,34 @@ class Deployment(Bridge):
     def hub_state(self) -> Path:
         return self._directory / "hub"
 
-    def install(self, plane: ControlPlane, *, hubs: int = 1, kept: Callable[[Hub], None] | None = None) -> None:
+    def install(
+        self,
+        plane: ControlPlane,
+        *components: str,
+        hubs: int = 1,
+        kept: Callable[[Hub], None] | None = None,
+    ) -> None:
         """Give hubs and sidecars their ServiceAccounts and roles in a cluster, and start the hubs that follow it.
 
-        `kept` may change how each of several hubs is started.
+        Args:
+            plane: the cluster's control plane.
+            components: those of deploy/ that change the hub's arguments or the admission policies.
+            hubs: how many.
+            kept: may change how each of several hubs is started.
         """
-        for path in ("base/hub-rbac.yaml", "base/admission.yaml", "driver/rbac.yaml"):
+        for path in ("base/hub-rbac.yaml", "driver/rbac.yaml"):
             plane.apply(DEPLOY / "cloud" / path)
+        made = kustomized(plane.peer("kubectl"), with_components(self._directory, "cloud/base", *components))
+        for manifest in made:
+            if manifest["kind"].startswith("ValidatingAdmissionPolicy"):
+                plane.api.ensure(manifest)
         kubeconfig = plane.service_account_kubeconfig("csi-bridge", "csi-bridge-hub")
+        added = [flag for component in components for flag in added_arguments(component)]
         for _ in range(hubs):
             self.start_hub_of(
                 container("cloud/base/hub.yaml", "hub"),
                 kubeconfig=kubeconfig,
-                flags=PATIENT if hubs == 1 else SHORT_LEASE,
+                flags=(*(PATIENT if hubs == 1 else SHORT_LEASE), *added),
                 kept=kept,
             )
 
