@@ -38,8 +38,8 @@ class EdgeCoreNode(KubeletNode):
         return self._memory.csi_nodes[self.name]
 
     def _kubeconfig(self) -> Path:
-        self._memory = Memory(self._plane)
         config = json.loads(super()._kubeconfig().read_text())
+        self._memory = Memory(self._plane, token=config["users"][0]["user"]["token"])
         config["clusters"][0]["cluster"] = {"server": self._memory.url}
         path = self.directory / "kubeconfig"
         path.write_text(json.dumps(config))
@@ -53,10 +53,11 @@ class EdgeCoreNode(KubeletNode):
 class Memory:
     """The proxy, with the objects that only its kubelet sees."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, *, token: str) -> None:
         self.csi_nodes: dict[str, Object] = {}
         self.upstream = urlsplit(plane.url)
         self.context = ssl.create_default_context(cafile=str(plane.ca))
+        self.identity = {"Authorization": f"Bearer {token}"}  # a kubelet sends no token without TLS
         self.closed = threading.Event()
         handler = type("Handler", (_Handler,), {"memory": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -131,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         upstream = http.client.HTTPSConnection(memory.upstream.netloc, context=memory.context, timeout=_WATCH_S)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_HEADERS}
         try:
-            upstream.request(self.command, self.path, body or None, headers)
+            upstream.request(self.command, self.path, body or None, {**headers, **memory.identity})
             answer = upstream.getresponse()
             self._begin(answer.status, answer.getheaders())
             while chunk := answer.read1(1 << 16):
