@@ -73,6 +73,9 @@ log = logging.getLogger("csi_bridge.edge")
 # `device-plugins/kubelet.sock` would not do: it is always below /var/lib/kubelet, wherever the root directory is.
 KUBELET_SOCKET = "pod-resources/kubelet.sock"
 
+# KubeEdge's EdgeCore serves no pod-resources by default, but this.
+_EDGECORE_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
+
 _LOCK = "csi-bridge.lock"  # the lock of the agent that mounts below a root directory
 TRY_AGAIN_S = 5.0  # the interval of retries after the disk failed: people must repair it
 
@@ -371,7 +374,7 @@ def _full_disks(directories: Iterable[Path]) -> str:
 
 
 def _unkept_mounts(root: Path) -> str:
-    if is_served(root / KUBELET_SOCKET):
+    if is_served(root / KUBELET_SOCKET) or is_served(_EDGECORE_SOCKET):
         return ""
     mounted = [path for path in read_table(root).within(Layout(root).pods) if f"/volumes/{PLUGIN}/" in path]
     if not mounted:

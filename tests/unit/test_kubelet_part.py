@@ -128,6 +128,8 @@ def stored(body: dict[str, Any]) -> Object:
 
 async def test_mounts_that_no_kubelet_sees_to_are_a_problem(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, table = short_dir / "root", short_dir / "mountinfo"
+    edgecore = short_dir / "device-plugins.sock"
+    monkeypatch.setattr(kubelet_part, "_EDGECORE_SOCKET", edgecore)
     mounted = f"{root}/pods/u/volumes/kubernetes.io~csi/pv/mount"
     line = f"36 35 98:0 / {mounted} rw,noatime master:1 - ext4 /dev/root rw\n"
     monkeypatch.setattr(mounts, "MOUNTINFO", table)
@@ -137,10 +139,12 @@ async def test_mounts_that_no_kubelet_sees_to_are_a_problem(short_dir: Path, mon
     assert kubelet_part._unkept_mounts(root) == ""
     table.write_text(line)
     (root / "pod-resources").mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as kubelet:
-        kubelet.bind(str(root / "pod-resources" / "kubelet.sock"))
-        kubelet.listen()
-        assert kubelet_part._unkept_mounts(root) == ""
+    for path in (root / "pod-resources" / "kubelet.sock", edgecore):
+        with socket.socket(socket.AF_UNIX) as kubelet:
+            kubelet.bind(str(path))
+            kubelet.listen()
+            assert kubelet_part._unkept_mounts(root) == ""
+        assert "nothing unmounts them" in kubelet_part._unkept_mounts(root)
 
 
 async def test_rows_that_cannot_be_written_are_waited_for_and_said(tmp_path: Path) -> None:
