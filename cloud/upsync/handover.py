@@ -80,6 +80,8 @@ class EdgeCores(HandOver):
         if found is None or is_made(found) or not has_edgecore(found):
             self._csi_nodes.forget(node, ref)
             return await super().write(node, ref, fact)
+        # first: a Node that has the label by mistake gets nothing
+        _check_sole_writer(node, await find(self._api, RESOURCES["CSINode"], node))
         reports = self._nodes.of(node).present()
         labels = {key: value for report in reports for key, value in told_topology(report).items()}
         change = NodeChange(node, found, {"metadata": {"labels": labels}})
@@ -87,7 +89,6 @@ class EdgeCores(HandOver):
             await patch_found(self._api, RESOURCES["Node"], found, {"metadata": {"labels": added}})
         if change.problems:
             self._problems[node, ref] = change.problems
-        _check_sole_writer(node, await find(self._api, RESOURCES["CSINode"], node))
         drivers = {"spec": {"drivers": list(filter(None, map(csi_node_entry, reports)))}}
         again_s = await self._csi_nodes.write(node, Ref("CSINode", "", node), drivers)
         return min(again_s or _LOOK_S, _LOOK_S)

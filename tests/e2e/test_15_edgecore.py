@@ -17,6 +17,7 @@ from tests.e2e.tenant import MIB, Tenant
 from tests.e2e.vendors import EDGECORE, HOSTPATH, PLAIN
 from tests.kit.bridge import Proxy
 from tests.kit.deployed import ROOT, arguments, with_flags
+from tests.kit.operator import hub_state
 from tests.kit.peers import csi_client, manifests
 from tests.kit.peers.kube_api import Object
 from tests.kit.prefork import PROGRAM
@@ -112,6 +113,25 @@ def test_the_hub_writes_the_csinode_and_nothing_of_the_node_but_labels(cluster: 
     edgecore = cluster.node(EDGECORE)
     assert isinstance(edgecore, EdgeCoreNode)
     assert {it["name"] for it in edgecore.csi_node()["spec"]["drivers"]} >= {PLAIN.name}
+
+
+def test_the_hub_writes_nothing_beside_a_kubelet_whose_node_has_the_label_by_mistake(cluster: Cluster) -> None:
+    cluster.node("k1").agent.wait_connected()
+    before = cluster.api.get("CSINode", "k1")
+    assert before is not None
+    hub = cluster.bridge.hub.uds
+
+    def is_refused() -> bool:
+        return any(
+            "another writer, perhaps a kubelet, has written its CSINode" in it for it in hub_state(hub)["problems"]
+        )
+
+    cluster.api.patch("Node", "k1", {"metadata": {"labels": LABEL}})
+    wait_for(is_refused, what="the refusal", timeout_s=60.0)
+    assert cluster.api.get("CSINode", "k1") == before
+    cluster.api.patch("Node", "k1", {"metadata": {"labels": dict.fromkeys(LABEL)}})
+    wait_for(lambda: not is_refused(), what="the end of the refusal", timeout_s=120.0)
+    assert cluster.api.get("CSINode", "k1") == before
 
 
 def _documented() -> Object:

@@ -149,6 +149,7 @@ async def test_beside_another_writer_the_hub_writes_nothing_and_says_so(
     with pytest.raises(KubeError, match="another writer, perhaps a kubelet, has written its CSINode; remove the label"):
         await cluster.write()
     assert await cluster.api.get(RESOURCES["CSINode"], "n1") == before
+    assert cluster.writes() == []
 
 
 @pytest.mark.parametrize("labels", [{}, {"csi-bridge.io/edge": "kubelet"}, {"csi-bridge.io/edge": "agent"}])
