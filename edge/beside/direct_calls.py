@@ -130,13 +130,13 @@ class DirectCalls:
         async with self._loading:
             if self._states is not None:
                 return
+            found = await self._host.plugin.scan()
             try:
                 states = await asyncio.to_thread(VolumeStates, self._state_dir, durable=self._durable)
             except OSError as error:
                 self._trouble = str(error)
                 raise NotReady(self._trouble) from error
             self._trouble = ""
-            found = await self._host.plugin.scan()
             self._states = states
             for row in states.rows():
                 self._volume(row.key).rows.add(row)
@@ -267,12 +267,8 @@ class DirectCalls:
             if target is None:
                 raise NotReady(f"{request.target_path} is no target of a volume below --root-dir={self._layout.root}")
             want = _as_asked(self._pods.find(rows.key, target.pod_uid), request.volume_context)
-            other = next((it for place, it in rows.publications.items() if place != target), None)
-            if other is not None:
-                raise NotReady(
-                    f"volume {rows.key} is in use by another pod, {other.pod_namespace}/{other.pod_name}, and a volume "
-                    f"that the runtime mounts is one pod's alone"
-                )
+            for other in [it for place, it in rows.publications.items() if place != target]:
+                await self._take_from(volume, other)
             await self._check_staged(rows, want)
             await self._make_published(volume, want, target, _inputs(request))
         log.info("volume %s is published to pod %s/%s", rows.key, want.pod.namespace, want.pod.name)
@@ -281,6 +277,15 @@ class DirectCalls:
     async def _is_done(self, row: Publication) -> bool:
         is_handed = row.state is State.DONE and row.is_handed(self._host.boot)
         return is_handed and self._direct.volume_path(row) in await self._direct.standing()
+
+    async def _take_from(self, volume: _Volume, other: Publication) -> None:
+        # Without its guard, its pod has lost it: a reboot, or a kubelet that was set up anew and knows nothing of it.
+        if await self._is_mounted(Target(other.pod_uid, other.name)):
+            raise NotReady(
+                f"volume {other.key} is in use by another pod, {other.pod_namespace}/{other.pod_name}, and a volume "
+                f"that the runtime mounts is one pod's alone"
+            )
+        await self._undo_publication(volume, other)
 
     async def _check_staged(self, rows: VolumeRows, want: PodVolume) -> None:
         if rows.device is not None:
@@ -341,21 +346,25 @@ class DirectCalls:
 
     async def _unpublish(self, volume: _Volume, request: pb.NodeUnpublishVolumeRequest) -> bytes | None:
         rows = volume.rows
-        row = self._row(rows, request.target_path)
-        if row is None:
-            # The kubelet repeats a call whose answer it has lost.
-            mounts = await self._host.plugin.mount_table()
-            is_gone = rows.device is not None and not mounts.is_mount_point(Path(request.target_path))
-            return b"" if is_gone else None
-        await rows.intend(Step.UNPUBLISH, replace(row, state=State.UNCERTAIN, error=""))
-        await volume.deferral.take_back(row)
-        await self._host.plugin.unpublish(row)
-        await apart(Uncertain, self._root.remove_dir, Path(request.target_path))
-        await self._settle_gone(Step.UNPUBLISH, rows, row)
-        log.info("volume %s is no longer published to the pod of uid %s", rows.key, row.pod_uid)
+        target = self._target(request.target_path)
+        if target is None:
+            return None
+        row = rows.publications.get(target)
+        if row is None:  # the kubelet repeats a call whose answer it has lost
+            return None if rows.device is None or await self._is_mounted(target) else b""
+        await self._undo_publication(volume, row)
         if rows.device is not None and not rows.publications and not self._stages(rows.key.driver):
             await self._undo_staging(rows, rows.device)  # the kubelet unstages nothing
         return b""
+
+    async def _undo_publication(self, volume: _Volume, row: Publication) -> None:
+        rows = volume.rows
+        await rows.intend(Step.UNPUBLISH, replace(row, state=State.UNCERTAIN, error=""))
+        await volume.deferral.take_back(row)
+        await self._host.plugin.unpublish(row)
+        await apart(Uncertain, self._root.remove_dir, self._layout.target(row.pod_uid, row.name))
+        await self._settle_gone(Step.UNPUBLISH, rows, row)
+        log.info("volume %s is no longer published to the pod of uid %s", rows.key, row.pod_uid)
 
     async def _unstage(self, volume: _Volume, _request: pb.NodeUnstageVolumeRequest) -> bytes | None:
         rows = volume.rows
@@ -414,6 +423,10 @@ class DirectCalls:
         return pb.NodeExpandVolumeResponse(capacity_bytes=size_bytes).SerializeToString()
 
     # ---- parts of several --------------------------------------------------------------------------------------------
+
+    async def _is_mounted(self, target: Target) -> bool:
+        mounts = await self._host.plugin.mount_table()
+        return mounts.is_mount_point(self._layout.real.target(*target))  # as the kernel writes it
 
     def _stages(self, name: str) -> bool:
         driver = self._drivers.find(name)

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,6 +183,20 @@ def test_a_second_pod_is_refused_while_the_first_one_has_the_volume(node: Relayi
     node.mount("data", pod_name="second")
     node.unmount("data", pod_name="second")
     node.remove("data")
+
+
+def test_a_pod_of_which_the_kubelet_has_lost_everything_keeps_the_volume_from_no_other(node: RelayingNode) -> None:
+    node.make("lost")
+    target = node.mount("lost")
+    node.put("lost", pod_name="next")
+    why = "is in use by another pod, default/lost"
+    wait_for(lambda: why in node.publish("lost", pod_name="next").message, what=why, instead=node.tell)
+    subprocess.run(["umount", target], check=True)
+    shutil.rmtree(node.layout.pods)
+    node.mount("lost", pod_name="next")
+    assert node.told() == [folder(node.run_dir, node.target("next", "lost")).name]
+    node.unmount("lost", pod_name="next")
+    node.remove("lost")
 
 
 def test_the_work_goes_on_without_its_caller_and_a_retry_waits_for_its_end(node: RelayingNode) -> None:
