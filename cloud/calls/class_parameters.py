@@ -52,7 +52,7 @@ def asks_for_direct(method: str, request: bytes) -> bool:
         asked = csi.CreateVolumeRequest.FromString(request)
     except DecodeError:
         return False
-    return asked.parameters[DIRECT_VOLUME] == "true"
+    return asked.parameters[DIRECT_VOLUME].lower() == "true"  # as the agents read the attribute
 
 
 def as_direct(answer: bytes) -> bytes:

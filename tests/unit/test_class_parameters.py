@@ -86,6 +86,7 @@ def test_it_agrees_with_protobuf(parameters: dict[str, str], name: str, value: s
     ("method", "request_bytes", "asks"),
     [
         (CREATE, entry(DIRECT_VOLUME, "true"), True),
+        (CREATE, entry(DIRECT_VOLUME, "True"), True),
         (CREATE, entry(DIRECT_VOLUME, "false"), False),
         (CREATE, entry("of", DIRECT_VOLUME), False),
         (CREATE, entry(DIRECT_VOLUME, "true") + b"\x0f", False),
