@@ -14,17 +14,19 @@ Rules:
   of it.
 * The kubelet gets a final code only if nothing is begun: after a final code it undoes nothing.
 * One call at a time changes a volume. Its work goes on if the caller leaves, and a retry waits for the end.
+* A volume that the driver has mounted for the kubelet, at a time without `--direct-runtime`, stays the driver's until
+  it is unmounted. No runtime gets it meanwhile.
 * A published volume stays as it is, however often the kubelet publishes it. It answers `NodeUnpublishVolume` with OK
   when nothing is left, on the disk too.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -39,7 +41,8 @@ from edge.calls.node_requests import Has, Inputs
 from edge.csi_volume_plugin import VolumePlugin
 from edge.direct.hand_over import DirectVolumes
 from edge.disk.found_volumes import published_for, staged_for
-from edge.disk.layout import Layout
+from edge.disk.layout import PLUGIN, Layout
+from edge.disk.mounts import GUARD, MountTable, read_table
 from edge.disk.own_thread import apart
 from edge.disk.root_dir import RootDir
 from edge.manager.deferral import VolumeDeferral, handover_fields
@@ -52,15 +55,17 @@ from edge.settings import AgentSettings
 from edge.stores.former_state import DIRECT
 from edge.stores.metastore import Metastore
 from edge.stores.sync_streams import pods_stream
-from edge.volume_errors import NotReady, Uncertain, VolumeError, VolumeRefused
+from edge.volume_errors import NotReady, Uncertain, VolumeError, VolumeRefused, words
 from edge.volumes import PodVolume, VolumeKey
 from edge.wanted.clock import Clock
 from edge.wanted.expansion import plan_expansion
 from edge.wanted.opt_in import ANNOTATION, OptIn, is_true
-from edge.wanted.places import Places, Target
-from edge.wanted.states import Device, Publication, State, VolumeStates, read_boot
+from edge.wanted.places import Places, Target, target_for
+from edge.wanted.states import Device, Publication, Row, State, VolumeStates, read_boot
 
 log = logging.getLogger("csi_bridge.edge.volumes")
+
+T = TypeVar("T")
 
 
 class _Volume:
@@ -130,7 +135,7 @@ class DirectCalls:
         async with self._loading:
             if self._states is not None:
                 return
-            found = await self._host.plugin.scan()
+            found = await self._host.plugin.scan()  # first, because a failure would leave the rows' file locked
             try:
                 states = await asyncio.to_thread(VolumeStates, self._state_dir, durable=self._durable)
             except OSError as error:
@@ -172,16 +177,21 @@ class DirectCalls:
             request: Any = METHODS[method].request.FromString(body)
         except DecodeError:
             return None
-        try:
-            await self._load()
-        except VolumeError as error:
-            raise CallError(error.why) from error
+        if self._states is None:
+            try:
+                await self._to_its_end(self._load(), name="load direct volumes")
+            except VolumeError as error:
+                raise CallError(error.why) from error
         key = VolumeKey(driver, request.volume_id)
         if key not in self._volumes and not is_true(dict(getattr(request, "volume_context", {})).get(DIRECT_VOLUME)):
             if isinstance(request, pb.NodePublishVolumeRequest):
                 self._check_annotation(key, request.target_path)
             return None
-        task = asyncio.get_running_loop().create_task(self._serve(key, call, request), name=f"{method} of {key}")
+        return await self._to_its_end(self._serve(key, call, request), name=f"{method} of {key}")
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
+        # The caller may leave: the work goes on.
+        task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
@@ -229,8 +239,10 @@ class DirectCalls:
 
     # ---- stage and publish -------------------------------------------------------------------------------------------
 
-    async def _stage(self, volume: _Volume, request: pb.NodeStageVolumeRequest) -> bytes:
+    async def _stage(self, volume: _Volume, request: pb.NodeStageVolumeRequest) -> bytes | None:
         rows = volume.rows
+        if rows.device is None and (await self._mounts()).is_mount_point(Path(request.staging_target_path)):
+            return None
         if rows.is_staged and any(row.is_handed(self._host.boot) for row in rows.publications.values()):
             return b""
         with _judged(lambda: rows.device is not None):
@@ -243,7 +255,8 @@ class DirectCalls:
         staged = staged_for(want.volume)
         if before is not None and before.name != staged.name:
             raise NotReady(f"volume {rows.key} is still staged as PV {before.name}")
-        is_found = before is not None and before.reconstructed
+        self._check_place(want)
+        is_found = _may_stand(before)
         now = self._host.clock.time()
         intent = Device(**asdict(staged), reconstructed=is_found, boot=self._host.boot, since=now)
         await rows.intend(Step.STAGE, intent)
@@ -253,24 +266,36 @@ class DirectCalls:
             await rows.settle(Step.STAGE, before or intent, gone=before is None)
             raise
         except VolumeRefused:
-            await rows.settle(Step.STAGE, intent, gone=not is_found)
+            is_kept = is_found or bool(rows.publications) or await self._shows(intent)
+            await rows.settle(Step.STAGE, intent, gone=not is_kept)
             raise
         await rows.settle(Step.STAGE, replace(intent, state=State.DONE, reconstructed=False))
 
-    async def _publish(self, volume: _Volume, request: pb.NodePublishVolumeRequest) -> bytes:
+    async def _publish(self, volume: _Volume, request: pb.NodePublishVolumeRequest) -> bytes | None:
         rows = volume.rows
         target = self._target(request.target_path)
         row = rows.publications.get(target) if target is not None else None
         if row is not None and await self._is_done(row):
             return b""
+        mounts = await self._mounts()
+        if row is None and mounts.is_mount_point(path := Path(request.target_path)) and not mounts.is_guard(path):
+            return None
         with _judged(lambda: target in rows.publications):
             if target is None:
                 raise NotReady(f"{request.target_path} is no target of a volume below --root-dir={self._layout.root}")
             want = _as_asked(self._pods.find(rows.key, target.pod_uid), request.volume_context)
+            if target != target_for(want):
+                raise NotReady(f"the pod's volume {rows.key} is PV {want.volume.name}, not {target.name}")
+            if used := self._host_mounts(mounts, target.name):
+                raise NotReady(f"volume {rows.key} is mounted on the host, at {used[0]}; delete the pods that have it")
             for other in [it for place, it in rows.publications.items() if place != target]:
                 await self._take_from(volume, other)
             await self._check_staged(rows, want)
-            await self._make_published(volume, want, target, _inputs(request))
+            try:
+                await self._make_published(volume, want, target, _inputs(request))
+            except (NotReady, VolumeRefused):
+                await self._undo_unused(rows)
+                raise
         log.info("volume %s is published to pod %s/%s", rows.key, want.pod.namespace, want.pod.name)
         return b""
 
@@ -299,8 +324,9 @@ class DirectCalls:
     async def _make_published(self, volume: _Volume, want: PodVolume, target: Target, inputs: Inputs) -> None:
         rows = volume.rows
         host = self._host
+        self._check_place(want)
         before = rows.publications.get(target)
-        is_found = before is not None and before.reconstructed
+        is_found = _may_stand(before)
         intent = Publication(
             **asdict(published_for(want)),
             pod_namespace=want.pod.namespace,
@@ -318,7 +344,7 @@ class DirectCalls:
             await rows.settle(Step.PUBLISH, before or intent, gone=before is None)
             raise
         except VolumeRefused:
-            await rows.settle(Step.PUBLISH, intent, gone=not is_found)
+            await rows.settle(Step.PUBLISH, intent, gone=not (is_found or await self._shows(intent)))
             raise
         await self._grow_device(want, target)
         fills = await volume.deferral.hand_over(want)
@@ -350,11 +376,12 @@ class DirectCalls:
         if target is None:
             return None
         row = rows.publications.get(target)
-        if row is None:  # the kubelet repeats a call whose answer it has lost
-            return None if rows.device is None or await self._is_mounted(target) else b""
-        await self._undo_publication(volume, row)
-        if rows.device is not None and not rows.publications and not self._stages(rows.key.driver):
-            await self._undo_staging(rows, rows.device)  # the kubelet unstages nothing
+        if row is not None:
+            await self._undo_publication(volume, row)
+        elif rows.device is None or await self._is_mounted(target):
+            return None
+        # Also if there is no row: the kubelet repeats a call whose answer it has lost.
+        await self._undo_unused(rows)
         return b""
 
     async def _undo_publication(self, volume: _Volume, row: Publication) -> None:
@@ -374,6 +401,10 @@ class DirectCalls:
             raise Uncertain(f"volume {rows.key} is still published to a pod")
         await self._undo_staging(rows, rows.device)
         return b""
+
+    async def _undo_unused(self, rows: VolumeRows) -> None:
+        if rows.device is not None and not rows.publications and not self._stages(rows.key.driver):
+            await self._undo_staging(rows, rows.device)  # the kubelet unstages nothing
 
     async def _undo_staging(self, rows: VolumeRows, device: Device) -> None:
         await rows.intend(Step.UNSTAGE, replace(device, state=State.UNCERTAIN, error=""))
@@ -432,6 +463,33 @@ class DirectCalls:
         driver = self._drivers.find(name)
         return driver is None or Has.STAGE_UNSTAGE_VOLUME in driver.capabilities
 
+    async def _mounts(self) -> MountTable:
+        try:
+            return await asyncio.to_thread(read_table, self._layout.root)
+        except OSError as error:
+            raise NotReady(words(error)) from error
+
+    def _host_mounts(self, mounts: MountTable, name: str) -> list[str]:
+        # Where the driver has mounted a volume of this name for pods.
+        pods = self._layout.real.pods
+        found = (Path(mount.path) for mount in mounts.mounts if mount.source != GUARD)
+        return [
+            str(path) for path in found
+            if path.is_relative_to(pods) and path.relative_to(pods).parts[1:] == ("volumes", PLUGIN, name, "mount")
+        ]  # fmt: skip
+
+    async def _shows(self, row: Row) -> bool:
+        # If the table cannot be read, the mount may be there.
+        try:
+            return self._host.plugin.has_mounts(row, await self._host.plugin.mount_table())
+        except NotReady:
+            return True
+
+    def _check_place(self, want: PodVolume) -> None:
+        # A driver that finds a mount at a staging path may take the earlier volume's device for this one's.
+        if (holder := self._places.holder(want)) is not None:
+            raise NotReady(f"another volume is still mounted in the place of {want.volume.name}: {holder}")
+
     def _row(self, rows: VolumeRows, path: str) -> Publication | None:
         target = self._target(path)
         return rows.publications.get(target) if target is not None else None
@@ -458,6 +516,11 @@ def _judged(begun: Callable[[], bool]) -> Iterator[None]:
         if begun():
             raise Uncertain(error.why) from error
         raise VolumeRefused(error.why, code=error.code or Code.FAILED_PRECONDITION) from error
+
+
+def _may_stand(before: Row | None) -> bool:
+    # A refusal does not undo what an earlier call has done.
+    return before is not None and (before.reconstructed or before.state is State.DONE)
 
 
 def _as_asked(want: PodVolume, context: Any) -> PodVolume:

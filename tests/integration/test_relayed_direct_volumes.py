@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from common.csi import csi_pb2 as csi
+from common.csi.volume_context import DIRECT_VOLUME
 from common.status import Code
-from tests.kit.edge_node import csi_driver, volume
+from tests.kit.edge_node import DRIVER, csi_driver, volume
 from tests.kit.fake_shim import FakeShim
 from tests.kit.guest import SANDBOX, folder, mount_info
 from tests.kit.needs import needs_loops
 from tests.kit.relaying_node import RelayingNode
+from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
 
 pytestmark = needs_loops
@@ -320,6 +322,73 @@ def _kinds(node: RelayingNode) -> set[str]:
 
     with sqlite3.connect(node.state_dir / "edge.db") as database:
         return {kind for (kind,) in database.execute("SELECT DISTINCT kind FROM objects")}
+
+
+def test_a_driver_that_refuses_a_repetition_is_still_asked_to_undo_what_it_has_done(node: RelayingNode) -> None:
+    node.make("data")
+    assert node.again(lambda: node.stage("data")).ok
+    for _ in range(2):
+        node.driver.set_faults("NodeStageVolume=error:INVALID_ARGUMENT:not now")
+        assert node.stage("data").code is Code.UNAVAILABLE
+        node.driver.set_faults()
+    before = len(node.calls())
+    assert node.unstage("data").ok
+    (asked,) = node.calls()[before:]
+    assert asked.fields["staging_target_path"].startswith(str(node.layout.beside_kubelet))
+    node.mount("data")
+    with node.guest("data"), FakeShim(node.run_dir / "vc/sbs", SANDBOX):
+        assert node.unpublish("data").code is Code.UNAVAILABLE
+        node.driver.set_faults("NodePublishVolume=error:INVALID_ARGUMENT:not now")
+        assert node.publish("data").code is Code.UNAVAILABLE
+        node.driver.set_faults()
+    node.unmount("data")
+    node.remove("data")
+
+
+def test_a_volume_that_was_mounted_before_the_flag_stays_the_drivers_and_no_guest_gets_it(node: RelayingNode) -> None:
+    node.handles["data"] = handle = node.make_volume("mounted")
+    node.write(*node.objects("data"), node.pod("data", "data"), node.pod("second", "data"), file="data")
+    staging = node.staging("data")
+    target = node.target("data")
+    for place in (staging, target.parent):
+        place.mkdir(parents=True)
+    capability = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
+    ask = {"volume_id": handle, "staging_target_path": str(staging), "volume_capability": capability,
+           "volume_context": {DIRECT_VOLUME: "true"}}  # fmt: skip
+    stage = csi.NodeStageVolumeRequest(**ask)
+    publish = csi.NodePublishVolumeRequest(**ask, target_path=str(target))
+    with Sidecar(node.driver.socket) as driver:
+        assert driver.call("NodeStageVolume", stage).ok
+        assert driver.call("NodePublishVolume", publish).ok
+    # A kubelet that has restarted calls again.
+    assert node.call("NodeStageVolume", stage).ok
+    assert node.call("NodePublishVolume", publish).ok
+    why = f"is mounted on the host, at {target}; delete the pods that have it"
+    wait_for(lambda: why in node.publish("data", pod_name="second").message, what=why)
+    assert (node.rows(), node.told()) == ([], [])
+    assert node.call(
+        "NodeUnpublishVolume", csi.NodeUnpublishVolumeRequest(volume_id=handle, target_path=str(target))
+    ).ok
+    assert node.unstage("data").ok
+    for place in (target.parent, *list(target.parents)[1:4]):
+        place.rmdir()
+    node.remove("data")
+
+
+def test_a_volume_waits_for_the_place_of_an_earlier_one_with_the_same_name(node: RelayingNode) -> None:
+    node.make("data")
+    node.mount("data")
+    earlier = node.handles["data"]
+    later = node.handles["data"] = node.make_volume("later", size_bytes=32 << 20, block=True)
+    node.put("data")
+    why = f"another volume is still mounted in the place of pv-data: kubernetes.io/csi/{DRIVER}^{earlier}"
+    wait_for(lambda: why in node.stage("data").message, what=why, instead=lambda: str(node.stage("data")))
+    node.handles["data"] = earlier
+    node.unmount("data")
+    node.handles["data"] = later
+    node.mount("data")
+    node.unmount("data")
+    node.remove("data")
 
 
 def test_the_data_of_a_killed_drivers_node_plugin_is_there_again(mine: RelayingNode) -> None:
