@@ -375,6 +375,24 @@ def test_a_volume_that_was_mounted_before_the_flag_stays_the_drivers_and_no_gues
     node.remove("data")
 
 
+def test_a_driver_that_stages_nothing_leaves_no_row_of_a_staging(short_dir: Path, tmp_path: Path) -> None:
+    with RelayingNode(short_dir, tmp_path) as node:
+        node.start(driver_flags=("--no-attach", "--no-stage"))
+        node.make("data")
+        node.again(lambda: node.publish("data"))
+        assert node.again(lambda: node.unpublish("data")).ok
+        assert node.left_over() == []
+        node.driver.set_faults("NodePublishVolume=error:FAILED_PRECONDITION:not now")
+        assert node.publish("data").code is Code.FAILED_PRECONDITION
+        assert node.rows() == []
+        node.driver.set_faults()
+        node.agent.kill()
+        node.restart_agent(fault_point="unpublish.after-result")
+        node.again(lambda: node.publish("data"))
+        node.again(lambda: node.unpublish("data"))
+        assert (node.deaths, node.left_over()) == (1, [])
+
+
 def test_a_volume_waits_for_the_place_of_an_earlier_one_with_the_same_name(node: RelayingNode) -> None:
     node.make("data")
     node.mount("data")
