@@ -13,7 +13,7 @@ Rules:
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from cloud.kube.client import RESOURCES, Body, Kube, KubeError, find, patch_found
@@ -38,9 +38,19 @@ class CSINodeWriter(FactWriter):
 
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> float | None:
         found = await find(self._api, _CSI_NODES, ref.name)
-        told = {entry["name"]: entry for entry in fact["spec"]["drivers"]} if fact is not None else {}
-        if fact is not None:
-            found = await self._owned(node, found)
+        owner = await self._api.get(_NODES, node) if fact is not None else None
+        return await self.write_found(node, found, owner, fact["spec"]["drivers"] if fact is not None else ())
+
+    async def write_found(
+        self, node: str, found: Body | None, owner: Body | None, drivers: Iterable[Body]
+    ) -> float | None:
+        """Write the drivers into a CSINode that was found, or make it for its Node `owner`. Else as `write`.
+
+        Raises KubeError, too, if another writer has changed or made the CSINode since it was looked for.
+        """
+        told = {entry["name"]: entry for entry in drivers}
+        if owner is not None:
+            found = await self._owned(owner, found)
         missed = self._miss(node, written_drivers(found) - told.keys() if found is not None else ())
         if found is None:
             return None
@@ -74,9 +84,8 @@ class CSINodeWriter(FactWriter):
         if refused is not None:
             raise refused
 
-    async def _owned(self, node: str, found: Body | None) -> Body:
-        owner = await self._api.get(_NODES, node)
-        uid = owner["metadata"]["uid"]
+    async def _owned(self, owner: Body, found: Body | None) -> Body:
+        node, uid = owner["metadata"]["name"], owner["metadata"]["uid"]
         reference = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
         if found is None:
             metadata = {"name": node, "annotations": {MADE_BY: HUB}, "ownerReferences": [reference]}

@@ -81,7 +81,8 @@ class EdgeCores(HandOver):
             self._csi_nodes.forget(node, ref)
             return await super().write(node, ref, fact)
         # first: a Node that has the label by mistake gets nothing
-        _check_sole_writer(node, await find(self._api, RESOURCES["CSINode"], node))
+        csi_node = await find(self._api, RESOURCES["CSINode"], node)
+        _check_sole_writer(node, csi_node)
         reports = self._nodes.of(node).present()
         labels = {key: value for report in reports for key, value in told_topology(report).items()}
         change = NodeChange(node, found, {"metadata": {"labels": labels}})
@@ -89,8 +90,9 @@ class EdgeCores(HandOver):
             await patch_found(self._api, RESOURCES["Node"], found, {"metadata": {"labels": added}})
         if change.problems:
             self._problems[node, ref] = change.problems
-        drivers = {"spec": {"drivers": list(filter(None, map(csi_node_entry, reports)))}}
-        again_s = await self._csi_nodes.write(node, Ref("CSINode", "", node), drivers)
+        drivers = filter(None, map(csi_node_entry, reports))
+        # the CSINode that was checked: a kubelet may have written it since
+        again_s = await self._csi_nodes.write_found(node, csi_node, found, drivers)
         return min(again_s or _LOOK_S, _LOOK_S)
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 from cloud.kinds.nodes import NODE_IDS, in_use, read_ids
 from cloud.kinds.rules.fields import LONGEST_LABEL_CHARS, part
 from cloud.kube.client import RESOURCES, Body, Kube, find, patch_found
-from cloud.kube.node_marks import is_reserved
+from cloud.kube.node_marks import is_label, is_reserved
 from cloud.sync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, is_made, remember_drivers, written_drivers
 from cloud.upsync.writer import FactWriter
@@ -37,6 +37,8 @@ _NODES: Final = RESOURCES["Node"]
 
 # The controller-manager attaches volumes only to nodes that have this annotation with the value "true".
 _ATTACHED: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
+
+_SHOWN_CHARS: Final = 100  # a text that cannot be a label is cut here
 
 
 class NodeWriter(FactWriter):
@@ -117,6 +119,10 @@ class NodeChange:
                 self._problem(f"says that it is {name}={value}, which only the node of that name may be")
             elif has is None and is_reserved(name):
                 self._problem(f"says that it is {name}={value}: only administrators may set this label")
+            elif has is None and not is_label(name, value):
+                # the API server would refuse all labels of the request
+                shown = ascii(f"{name}={value}"[:_SHOWN_CHARS])
+                self._problem(f"says that it is {shown}, which cannot be a label: correct the topology of the driver")
             elif has is None:
                 added[name] = value
             elif has != value:

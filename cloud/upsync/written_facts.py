@@ -106,7 +106,7 @@ class WrittenFacts(FactSink):
     def up(self, node: str) -> None:
         self._observed.discard(node)
         for kind in (GONE, KUBELET):  # the node is back, and no kubelet serves it
-            self._queues[kind].discard((node, Ref(kind, "", node)))
+            self._discard(kind, node)
         self._streams[node] += 1
         self._hearts.up(node)
 
@@ -157,6 +157,11 @@ class WrittenFacts(FactSink):
         if key[1].kind != sole_use.KIND:  # it has no object in Kubernetes
             self._queues[key[1].kind].add(key)
 
+    def _discard(self, kind: str, node: str) -> None:
+        ref = Ref(kind, "", node)
+        self._queues[kind].discard((node, ref))
+        self._writers[kind].forget(node, ref)
+
     def _add_if_told(self, node: str, ref: Ref) -> None:
         if ref in self.table.of(node):
             self._add((node, ref))
@@ -190,7 +195,7 @@ class WrittenFacts(FactSink):
     async def forget(self, node: str) -> None:
         self._in_use.end(node)
         self._observed.discard(node)  # else nothing of it could be removed
-        self._queues[KUBELET].discard((node, Ref(KUBELET, "", node)))
+        self._discard(KUBELET, node)
         told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self.table.of(node)))
         self._buckets.pop(node, None)
         await super().forget(node)

@@ -1,11 +1,12 @@
 """A node whose kubelet is EdgeCore: the hub writes its CSINode from the agent's reports, but not beside a kubelet."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cloud.kube.client import RESOURCES, KubeError
+from cloud.kube.client import RESOURCES, KubeError, Resource
 from cloud.nodes.known_node import KnownNode, Moment
 from cloud.nodes.node_records import StoredNode
 from cloud.nodes.visit import Visit
@@ -150,6 +151,41 @@ async def test_beside_another_writer_the_hub_writes_nothing_and_says_so(
         await cluster.write()
     assert await cluster.api.get(RESOURCES["CSINode"], "n1") == before
     assert cluster.writes() == []
+
+
+async def test_a_csinode_that_a_kubelet_writes_after_the_look_stays_as_it_is(cluster: Cluster) -> None:
+    patch, find = cluster.api.patch, cluster.api.get
+
+    async def patch_late(resource: Resource, *args: Any, **more: Any) -> Body:
+        if resource.kind == "Node":
+            cluster.put_csi_node({**MADE, **MIGRATED})
+        return await patch(resource, *args, **more)
+
+    cluster.put_csi_node(MADE)
+    cluster.api.patch = patch_late  # type: ignore[method-assign]  # the kubelet writes at this moment
+    with pytest.raises(KubeError, match="its resourceVersion is another one"):
+        await cluster.write()
+    assert (await find(RESOURCES["CSINode"], "n1"))["spec"]["drivers"] == []
+
+
+async def test_a_look_at_a_written_node_reads_each_object_once(cluster: Cluster) -> None:
+    await cluster.write()
+    cluster.api.asked.clear()
+    await cluster.write()
+    assert cluster.api.asked == ["get nodes n1", "get csinodes n1"]
+
+
+async def test_a_topology_that_cannot_be_a_label_is_a_problem_and_stops_no_other_driver(cluster: Cluster) -> None:
+    sick = replace(report("n1", segments={"rack.example/name": "rack 7"}), driver="sick.example")
+    cluster.node = EdgeCoreNode(sick, report("n1"))
+    cluster.writer = EdgeCores(cluster.api, cluster.node, CSINodeWriter(cluster.api))  # type: ignore[arg-type]  # as above
+    await cluster.write()
+    node = await cluster.api.get(RESOURCES["Node"], "n1")
+    assert node["metadata"]["labels"] == {**LABELS, "csi-bridge.io/node": "n1"}
+    assert any(
+        "says that it is 'rack.example/name=rack 7', which cannot be a label" in it for it in cluster.writer.problems()
+    )
+    assert ENTRY in await cluster.drivers()
 
 
 @pytest.mark.parametrize("labels", [{}, {"csi-bridge.io/edge": "kubelet"}, {"csi-bridge.io/edge": "agent"}])

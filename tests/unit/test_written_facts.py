@@ -449,6 +449,20 @@ async def test_a_node_with_a_kubelet_is_looked_at_again_when_its_reports_or_its_
     assert await hub.settle() == [(KUBELET, False)]
 
 
+@pytest.mark.parametrize("end", ["comes back without one", "forgotten"])
+async def test_a_problem_of_a_node_with_a_kubelet_goes_when_no_kubelet_is_there_any_more(
+    hub: WritingHub, end: str
+) -> None:
+    hub.facts.observed("n1")
+    await hub.settle()
+    hub.writer.remembered.add(KUBELET)
+    if end == "forgotten":
+        await hub.facts.forget("n1")
+    else:
+        hub.facts.up("n1")
+    assert hub.writer.remembered == set()
+
+
 async def test_of_a_node_with_a_kubelet_that_is_gone_for_good_what_the_hub_wrote_is_removed(hub: WritingHub) -> None:
     hub.facts.observed("n1")
     await hub.settle()
