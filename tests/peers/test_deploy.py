@@ -224,6 +224,13 @@ def test_what_is_made_for_another_driver_is_for_its_pod_alone(rendered: dict[str
     assert [(_selects(it, other), _selects(it, first)) for it in selectors] == [(True, False)] * 2
 
 
+@pytest.mark.parametrize("of", ["base", "overlays/join", "overlays/kubeedge", "overlays/one-pod"])
+def test_each_hub_can_write_the_csinodes_of_edgecores(peer: Callable[[str], Path], tmp_path: Path, of: str) -> None:
+    made = kustomized(peer("kubectl"), with_components(tmp_path, f"cloud/{of}", "cloud/edgecore"))
+    (hub,) = (it for it in made if (it["kind"], it["metadata"]["name"]) == ("StatefulSet", "csi-bridge-hub"))
+    assert "--edgecore-nodes=true" in hub["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
 @pytest.mark.parametrize("suffix", ["", "-other"])
 def test_a_drivers_components_combine(peer: Callable[[str], Path], tmp_path: Path, suffix: str) -> None:
     """Also in a copy of the template, where all objects have a name of their own."""
