@@ -97,7 +97,7 @@ class DirectCalls:
         self._direct = DirectVolumes(settings.root_dir, settings.direct_run_dir, devices=own_root)
         self._drivers = registry
         self._host = DeferralHost(
-            plugin=VolumePlugin(own_root, settings.node, registry.find, durable=self._durable),
+            plugin=VolumePlugin(own_root, settings.node, registry.find_beside_kubelet, durable=self._durable),
             direct=lambda: self._direct,
             may_defer=True,
             clock=Clock(),
@@ -358,7 +358,7 @@ class DirectCalls:
         # Before the handover, because after it nobody but the guest may grow the file system. The kubelet expands the
         # volume after its publication: it hears what the driver refuses.
         volume = want.volume
-        driver = self._drivers.find(volume.driver)
+        driver = self._drivers.find_beside_kubelet(volume.driver)
         if driver is None or Has.EXPAND_VOLUME not in driver.capabilities:
             return
         if want.read_only or volume.claim is None or volume.expand_secret is not None:
@@ -460,7 +460,7 @@ class DirectCalls:
         return mounts.is_mount_point(self._layout.real.target(*target))  # as the kernel writes it
 
     def _stages(self, name: str) -> bool:
-        driver = self._drivers.find(name)
+        driver = self._drivers.find_beside_kubelet(name)
         return driver is None or Has.STAGE_UNSTAGE_VOLUME in driver.capabilities
 
     async def _mounts(self) -> MountTable:

@@ -87,9 +87,10 @@ class DriverRegistry:
 
     def find(self, name: str) -> NodeDriver | None:
         """Return the driver of a name, even while away; None if none answered NodeGetInfo and NodeGetCapabilities."""
-        return self._store.find(name) if self.own else self._find_beside_kubelet(name)
+        return self._store.find(name)
 
-    def _find_beside_kubelet(self, name: str) -> NodeDriver | None:
+    def find_beside_kubelet(self, name: str) -> NodeDriver | None:
+        """Return, as `find`, the driver of a name whose node plugin the kubelet of this node calls."""
         try:
             driver = driver_services.find_driver(self.drivers, name, self._node, NODE_GET_INFO)
             shared = self._sockets.find(driver.socket)
