@@ -90,8 +90,12 @@ class KnownNode:
         return {report.driver: told_topology(report) for report in self.counted() if report.driver not in self.refused}
 
     def present(self) -> list[DriverReport]:
-        """The reports that count of the drivers that the agent has now; while the node is away, those that it had."""
-        told = self.visit.told if self.visit is not None else None
+        """The reports that count of the drivers that the agent has now; while the node is away, those that it had.
+
+        An agent that has just connected may have asked none of its drivers yet: for a while it has them all.
+        """
+        has_asked = self.visit is not None and time.monotonic() - self.visit.began >= _ASKED_S
+        told = self.visit.told if self.visit is not None and has_asked else None
         counted = (report for report in self.counted() if report.driver not in self.refused)
         return [report for report in counted if told is None or report.driver in told]
 

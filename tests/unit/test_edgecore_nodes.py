@@ -1,5 +1,6 @@
 """A node whose kubelet is EdgeCore: the hub writes its CSINode from the agent's reports, but not beside a kubelet."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -123,6 +124,14 @@ async def test_a_driver_that_the_agent_reports_no_more_goes_after_a_while_and_st
     cluster.now += 120.0
     await cluster.write()
     assert await cluster.drivers() == []
+
+
+async def test_over_a_line_that_breaks_again_and_again_no_driver_is_lost(cluster: Cluster) -> None:
+    await cluster.write()
+    for cluster.now in (0.0, 60.0, 120.0, 180.0):  # at each look the agent has connected anew, and reported nothing
+        cluster.node.visit = Visit("n1", None, time.monotonic())  # type: ignore[arg-type]  # as above
+        await cluster.write()
+    assert await cluster.drivers() == [ENTRY]
 
 
 async def test_a_csinode_that_somebody_deleted_is_made_anew(cluster: Cluster) -> None:
