@@ -56,14 +56,17 @@ class HandOver(FactWriter):
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> float | None:
         for kind, namespace in (("Node", ""), ("CSINode", ""), ("Lease", LEASES)):
-            found = await find(self._api, RESOURCES[kind], node, namespace)
-            if found is not None and (marks := unmarked(found)):
-                change: Body = {"metadata": {"annotations": marks}}
-                if kind == "Node" and is_made(found):
-                    _check_kubelet(node, found)
-                    _let_pods_in(found, change)
-                await patch_found(self._api, RESOURCES[kind], found, change)
+            await self._hand_over(node, kind, namespace)
         return None
+
+    async def _hand_over(self, node: str, kind: str, namespace: str) -> None:
+        found = await find(self._api, RESOURCES[kind], node, namespace)
+        if found is not None and (marks := unmarked(found)):
+            change: Body = {"metadata": {"annotations": marks}}
+            if kind == "Node" and is_made(found):
+                _check_kubelet(node, found)
+                _let_pods_in(found, change)
+            await patch_found(self._api, RESOURCES[kind], found, change)
 
 
 class EdgeCores(HandOver):
@@ -77,9 +80,15 @@ class EdgeCores(HandOver):
     async def write(self, node: str, ref: Ref, fact: Body | None) -> float | None:
         self._problems.pop((node, ref), None)
         found = await find(self._api, RESOURCES["Node"], node)
-        if found is None or is_made(found) or not has_edgecore(found):
+        if found is None or not has_edgecore(found):
             self._csi_nodes.forget(node, ref)
             return await super().write(node, ref, fact)
+        if is_made(found):
+            # no CSINode: it stays the hub's, with the entries from the time without a kubelet
+            _check_kubelet(node, found)
+            await self._hand_over(node, "Lease", LEASES)
+            await self._hand_over(node, "Node", "")
+            return 0.0
         # first: a Node that has the label by mistake gets nothing
         csi_node = await find(self._api, RESOURCES["CSINode"], node)
         _check_sole_writer(node, csi_node)

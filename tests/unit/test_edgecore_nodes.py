@@ -1,5 +1,6 @@
 """A node whose kubelet is EdgeCore: the hub writes its CSINode from the agent's reports, but not beside a kubelet."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -210,6 +211,26 @@ async def test_once_the_label_is_gone_the_csinode_is_the_kubelets(cluster: Clust
     assert await cluster.write() is None
     csi_node = await cluster.api.get(RESOURCES["CSINode"], "n1")
     assert csi_node["metadata"]["annotations"] == {}
+    assert await cluster.drivers() == [ENTRY]
+
+
+async def test_a_node_that_had_no_kubelet_goes_to_edgecore_and_the_hub_writes_on_in_its_csinode(
+    cluster: Cluster,
+) -> None:
+    cluster.put_csi_node({**MADE, "csi-bridge.io/drivers": json.dumps([DRIVER])}, {**ENTRY, "nodeID": "earlier"})
+    cluster.label(LABELS, **MADE)
+    lease = {"name": "n1", "namespace": "kube-node-lease", "annotations": MADE}
+    cluster.api.put({"kind": "Lease", "metadata": lease})
+    with pytest.raises(KubeError, match="no kubelet has set an address yet"):
+        await cluster.write()
+    assert cluster.writes() == []
+    found = await cluster.api.get(RESOURCES["Node"], "n1")
+    cluster.api.put({**found, "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}})
+    assert await cluster.write() == 0.0
+    for kind, namespace in (("Node", ""), ("Lease", "kube-node-lease")):
+        found = await cluster.api.get(RESOURCES[kind], "n1", namespace)
+        assert found["metadata"]["annotations"] == {}
+    await cluster.write()
     assert await cluster.drivers() == [ENTRY]
 
 
