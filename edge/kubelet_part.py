@@ -350,8 +350,12 @@ def _make_fencing(settings: AgentSettings) -> Fencing:
 
 def _check_root(root: Path) -> None:
     # This makes no file there: the agent may have to end.
-    if is_served(root / KUBELET_SOCKET):
-        why = f"a kubelet is running with this root directory ({KUBELET_SOCKET} answers): say --registration=observe"
+    found = KUBELET_SOCKET if is_served(root / KUBELET_SOCKET) else ""
+    # With another root directory this agent is in no kubelet's way: its pods are elsewhere.
+    if _EDGECORE_SOCKET.is_relative_to(root) and is_served(_EDGECORE_SOCKET):
+        found = str(_EDGECORE_SOCKET.relative_to(root))
+    if found:
+        why = f"a kubelet is running with this root directory ({found} answers): say --registration=observe"
         raise SettingsError("--root-dir", str(root), why)
     if (root / _LOCK).exists():
         os.close(_take_root(root))

@@ -84,8 +84,12 @@ def told(part: KubeletPart) -> NodeVolumes:
     return part.describe(connected=True, since=time_of(0))
 
 
-async def test_beside_a_running_kubelet_an_agent_only_observes(short_dir: Path) -> None:
-    kubelets = short_dir / "root" / "pod-resources" / "kubelet.sock"
+@pytest.mark.parametrize("place", ["pod-resources/kubelet.sock", "device-plugins/kubelet.sock"])
+async def test_beside_a_running_kubelet_an_agent_only_observes(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(kubelet_part, "_EDGECORE_SOCKET", short_dir / "root" / "device-plugins" / "kubelet.sock")
+    kubelets = short_dir / "root" / place
     kubelets.parent.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as kubelet:
         kubelet.bind(str(kubelets))
