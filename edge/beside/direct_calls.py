@@ -524,8 +524,9 @@ def _may_stand(before: Row | None) -> bool:
 
 
 def _as_asked(want: PodVolume, context: Any) -> PodVolume:
-    # The driver gets the kubelet's words, not the hub's.
-    return replace(want, volume=replace(want.volume, attributes=dict(context)))
+    # The driver gets the kubelet's words, not the hub's. With podInfoOnMount they have the pod's names already.
+    rules = replace(want.volume.rules, pod_info=False)
+    return replace(want, volume=replace(want.volume, attributes=dict(context), rules=rules))
 
 
 def _inputs(request: Any) -> Inputs:
