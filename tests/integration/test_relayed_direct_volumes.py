@@ -21,6 +21,7 @@ from tests.kit.guest import SANDBOX, folder, mount_info
 from tests.kit.needs import needs_loops
 from tests.kit.relaying_node import RelayingNode
 from tests.kit.sidecar import Sidecar
+from tests.kit.vendor import Vendor, VendorCall
 from tests.kit.waiting import wait_for
 
 pytestmark = needs_loops
@@ -90,6 +91,44 @@ def test_a_volume_that_does_not_ask_is_the_drivers(node: RelayingNode) -> None:
     assert node.call("NodeUnstageVolume", back_too).ok
     for place in (target.parent, *list(target.parents)[1:4]):
         place.rmdir()
+
+
+def test_each_call_of_a_driver_that_knows_kata_reaches_it_as_bytes_and_its_own_mount_info_stays(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    name = "directvolume.csi.katacontainers.io"
+    with (
+        Vendor(short_dir / "kata.sock", name=name) as driver,
+        RelayingNode(short_dir, tmp_path) as node,
+        Sidecar(node.relay.with_name(f"{name}.sock")) as kubelet,
+    ):
+        node.start(f"--driver=unix://{driver.socket}")
+        node.write(*volume("data", "h", source={"driver": name}), node.pod("data", "data"), file="data")
+        wait_for(lambda: "Pod" in _kinds(node), what="the pod", instead=node.tell)
+        wait_for(lambda: kubelet.call("Probe", timeout_s=5.0).ok, what="the relay", instead=node.tell)
+        target = str(node.target("data"))
+        place = folder(node.run_dir, node.target("data"))
+
+        def publish(_call: VendorCall) -> csi.NodePublishVolumeResponse:
+            place.mkdir(parents=True)
+            (place / "mountInfo.json").write_text("the driver's")
+            return csi.NodePublishVolumeResponse()
+
+        driver.on("NodePublishVolume", publish)
+        for request in (
+            csi.NodeStageVolumeRequest(volume_id="h", staging_target_path="/s"),
+            csi.NodePublishVolumeRequest(volume_id="h", target_path=target),
+            csi.NodeGetVolumeStatsRequest(volume_id="h", volume_path=target),
+            csi.NodeExpandVolumeRequest(volume_id="h", volume_path=target),
+            csi.NodeUnpublishVolumeRequest(volume_id="h", target_path=target),
+            csi.NodeUnstageVolumeRequest(volume_id="h", staging_target_path="/s"),
+        ):
+            method = type(request).__name__.removesuffix("Request")
+            sent = request.SerializeToString() + b"\xf2\x3f\x03new"  # field 1022, which this contract does not know
+            assert kubelet.call(method, sent).ok
+            assert [call.data for call in driver.calls(method)] == [sent]
+        assert (place / "mountInfo.json").read_text() == "the driver's"
+        assert (node.rows(), node.mounts()) == ([], [])
 
 
 def test_a_pod_that_asks_by_its_annotation_is_no_silent_way_to_an_ordinary_mount(node: RelayingNode) -> None:
@@ -242,7 +281,7 @@ def test_a_device_grows_at_once_and_its_file_system_at_the_next_publication(node
     told = node.expand("data", 64 * MIB)
     assert (told.ok, told.answer.capacity_bytes) == (True, 64 * MIB)
     with node.guest("data") as inside:
-        assert os.statvfs(inside).f_blocks * os.statvfs(inside).f_frsize > 50 * MIB
+        assert _size_bytes(inside) > 50 * MIB
     node.unmount("data")
     node.remove("data")
 
@@ -257,6 +296,36 @@ def test_a_claim_that_is_smaller_than_its_volume_is_grown_before_the_handover(no
     assert node.expand("data", 64 * MIB).ok
     node.unmount("data")
     node.remove("data")
+
+
+def test_a_claim_with_a_secret_for_expansion_grows_one_pod_later(node: RelayingNode) -> None:
+    node.handles["data"] = node.make_volume("data", size_bytes=32 << 20, block=True)
+    objects = node.objects("data", size="64Mi")
+    objects[0]["spec"]["csi"]["nodeExpandSecretRef"] = {"name": "key", "namespace": "default"}
+    objects[1]["status"] = {"capacity": {"storage": "32Mi"}}
+    node.write(*objects, node.pod("data", "data"), file="data")
+    before = len(node.calls())
+    node.again(lambda: node.stage("data"))
+    node.grow("data", 64 * MIB)  # the staged device keeps its size until the driver's NodeExpandVolume
+    node.again(lambda: node.publish("data"))
+    assert [call.method for call in node.calls()[before:]] == ["NodeStageVolume", "NodePublishVolume"]
+    told = node.expand("data", 64 * MIB, password="hunter2")
+    assert told.code is Code.FAILED_PRECONDITION
+    assert "it grows when a pod next gets the volume" in told.message
+    with node.guest("data") as inside:
+        assert _size_bytes(inside) <= 32 * MIB
+    assert node.unpublish("data").ok
+    node.mount("data")
+    assert node.expand("data", 64 * MIB, password="hunter2").ok
+    with node.guest("data") as inside:
+        assert _size_bytes(inside) > 50 * MIB
+    node.unmount("data")
+    node.remove("data")
+
+
+def _size_bytes(inside: Path) -> int:
+    found = os.statvfs(inside)
+    return found.f_blocks * found.f_frsize
 
 
 def test_after_a_reboot_the_kubelet_gets_the_volume_again_with_its_data_and_no_other(

@@ -140,12 +140,13 @@ class RelayingNode(DeferringNode):
         request = csi.NodeGetVolumeStatsRequest(volume_id=self.handles[name], volume_path=str(self.target(name)))
         return self.call("NodeGetVolumeStats", request)
 
-    def expand(self, name: str, size_bytes: int) -> Outcome:
+    def expand(self, name: str, size_bytes: int, **secrets: str) -> Outcome:
         request = csi.NodeExpandVolumeRequest(
             volume_id=self.handles[name],
             volume_path=str(self.target(name)),
             staging_target_path=str(self.staging(name)),
             capacity_range={"required_bytes": size_bytes},
+            secrets=secrets,
             volume_capability=csi.VolumeCapability(mount={}, access_mode=_MODE),
         )
         return self.call("NodeExpandVolume", request)
