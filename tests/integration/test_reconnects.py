@@ -95,7 +95,9 @@ async def test_reconnects_of_agent_and_proxy_leave_tasks_and_descriptors_as_they
             await reconnect(_WARM_UP + number)
         after = await _settled(before)
         assert all(link.stats.accepted >= count + times for link, count in zip(bridge.links, accepted, strict=True))
-        assert after == before
+        assert (after[0], after[2]) == (before[0], before[2])
+        # A busy machine may still close a descriptor of the warm-up, which `before` has counted.
+        assert after[1] <= before[1]
 
 
 @often
