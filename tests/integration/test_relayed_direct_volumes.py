@@ -299,28 +299,28 @@ def test_a_claim_that_is_smaller_than_its_volume_is_grown_before_the_handover(no
 
 
 def test_a_claim_with_a_secret_for_expansion_grows_one_pod_later(node: RelayingNode) -> None:
-    node.handles["data"] = node.make_volume("data", size_bytes=32 << 20, block=True)
-    objects = node.objects("data", size="64Mi")
+    node.handles["locked"] = node.make_volume("locked", size_bytes=32 << 20, block=True)
+    objects = node.objects("locked", size="64Mi")
     objects[0]["spec"]["csi"]["nodeExpandSecretRef"] = {"name": "key", "namespace": "default"}
     objects[1]["status"] = {"capacity": {"storage": "32Mi"}}
-    node.write(*objects, node.pod("data", "data"), file="data")
+    node.write(*objects, node.pod("locked", "locked"), file="locked")
     before = len(node.calls())
-    node.again(lambda: node.stage("data"))
-    node.grow("data", 64 * MIB)  # the staged device keeps its size until the driver's NodeExpandVolume
-    node.again(lambda: node.publish("data"))
+    node.again(lambda: node.stage("locked"))
+    node.grow("locked", 64 * MIB)  # the staged device keeps its size until the driver's NodeExpandVolume
+    node.again(lambda: node.publish("locked"))
     assert [call.method for call in node.calls()[before:]] == ["NodeStageVolume", "NodePublishVolume"]
-    told = node.expand("data", 64 * MIB, password="hunter2")
+    told = node.expand("locked", 64 * MIB, password="hunter2")
     assert told.code is Code.FAILED_PRECONDITION
     assert "it grows when a pod next gets the volume" in told.message
-    with node.guest("data") as inside:
+    with node.guest("locked") as inside:
         assert _size_bytes(inside) <= 32 * MIB
-    assert node.unpublish("data").ok
-    node.mount("data")
-    assert node.expand("data", 64 * MIB, password="hunter2").ok
-    with node.guest("data") as inside:
+    assert node.unpublish("locked").ok
+    node.mount("locked")
+    assert node.expand("locked", 64 * MIB, password="hunter2").ok
+    with node.guest("locked") as inside:
         assert _size_bytes(inside) > 50 * MIB
-    node.unmount("data")
-    node.remove("data")
+    node.unmount("locked")
+    node.remove("locked")
 
 
 def _size_bytes(inside: Path) -> int:
