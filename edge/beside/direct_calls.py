@@ -208,8 +208,12 @@ class DirectCalls:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, CallError | VolumeError):
             log.debug("%s ended: %s", task.get_name(), error)
+        else:  # a bug, and the caller may have left
+            log.error("%s failed", task.get_name(), exc_info=error)
 
     async def _serve(
         self, key: VolumeKey, call: Callable[[_Volume, Any], Awaitable[bytes | None]], request: Any
