@@ -220,6 +220,7 @@ def test_a_full_disk_under_a_proxy_driver_costs_it_its_cache_alone(
         proxy.kill()
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_leaves_the_hub_serving_and_later_writes_work(bridge: Bridge, short_dir: Path) -> None:
     bridge.foresee("cannot write ")
     with small_disk(short_dir / "small", "size=1m") as state:
@@ -330,6 +331,7 @@ def test_a_call_by_hand_says_what_is_wrong(short_dir: Path, kind: str) -> None:
     )
 
 
+@pytest.mark.slow
 @KINDS
 def test_an_agent_serves_on_without_its_driver_and_says_what_is_wrong(
     short_dir: Path, tmp_path: Path, kind: str

@@ -160,6 +160,7 @@ async def node(short_dir: Path, tmp_path: Path, lease_s: float) -> AsyncIterator
         yield LeasedNode(hub, standby, line, agent, vendor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lease_s", [LONG_S])
 async def test_the_lease_goes_on_while_the_hub_answers_also_while_the_agent_drains_and_an_older_epoch_is_refused(
     node: LeasedNode,

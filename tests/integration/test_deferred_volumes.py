@@ -37,6 +37,7 @@ def uuid_of(image: Path) -> str:
     return told.stdout.strip()
 
 
+@pytest.mark.slow
 def test_the_guest_gets_the_device_and_finds_its_data_again(node: DeferringNode) -> None:
     target = node.add("data", securityContext={"fsGroup": 4321})
     assert node.host_mounts() == []
@@ -177,6 +178,7 @@ def test_an_engine_gets_a_raw_block_volume_by_a_name(node: DeferringNode) -> Non
     node.wait_clean()
 
 
+@pytest.mark.slow
 def test_twenty_volumes_at_once_each_get_their_own_device(
     node: DeferringNode, record_property: Callable[[str, object], None]
 ) -> None:
@@ -199,6 +201,7 @@ def test_twenty_volumes_at_once_each_get_their_own_device(
     node.wait_clean(timeout_s=120)
 
 
+@pytest.mark.slow
 def test_each_pod_gets_its_own_data_after_a_reboot_without_a_cloud_with_exchanged_devices(tmp_path: Path) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="csi-") as directory,

@@ -33,6 +33,7 @@ def shown(node: DeferringNode) -> tuple[Any, Any]:
     return found["size_bytes"], found["used_bytes"]
 
 
+@pytest.mark.slow
 def test_the_usage_is_the_guests_where_it_can_tell_and_the_volume_is_taken_back_only_when_the_guest_has_ended(
     node: DeferringNode,
 ) -> None:
@@ -60,6 +61,7 @@ def put(node: DeferringNode, size_mib: int, *, name: str = "data", phase: str = 
     node.write(*objects, asking(name, "data", phase=phase), file="data")
 
 
+@pytest.mark.slow
 def test_a_volume_that_grows_under_its_guest_has_its_file_system_grown_when_it_is_published_next(
     node: DeferringNode,
 ) -> None:
@@ -84,6 +86,7 @@ def test_a_volume_that_grows_under_its_guest_has_its_file_system_grown_when_it_i
     assert "FileSystemResizeSuccessful" in node.events()
 
 
+@pytest.mark.slow
 @needs_xfs
 def test_the_claim_of_an_xfs_volume_reads_as_resized_only_when_a_guest_has_grown_it(node: DeferringNode) -> None:
     def place(size_mib: int, name: str = "data", phase: str = "Running") -> None:
@@ -112,6 +115,7 @@ def test_the_claim_of_an_xfs_volume_reads_as_resized_only_when_a_guest_has_grown
     wait_for(lambda: "FileSystemResizeSuccessful" in node.events(), what="the event", instead=node.tell)
 
 
+@pytest.mark.slow
 def test_a_volume_of_which_its_driver_tells_the_runtime_is_left_to_the_guest(node: DeferringNode) -> None:
     """The test writes the mount info in place of such a driver, while the real one works on NodePublishVolume."""
     handle = node.make_volume("data")

@@ -166,6 +166,7 @@ def test_a_signal_in_the_middle_of_a_call_stops_it_and_nothing_is_left(theatre: 
     assert theatre.left() == []
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_signal_while_a_volume_is_mounted_leaves_no_mount(theatre: Theatre) -> None:
     demo = theatre.perform()

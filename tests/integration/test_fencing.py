@@ -78,6 +78,7 @@ def test_no_block_of_the_old_node_reaches_the_disk_after_the_detach(
         told.writelines(play(nodes, random.Random(seed), ROUNDS))
 
 
+@pytest.mark.slow
 def test_a_volume_is_mounted_again_by_a_node_that_comes_back_in_time_and_goes_by_time_once_nobody_holds_it(
     nodes: FencedNodes,
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_volume_is_mounted_again_by_a_node_that_comes_back_in_time_and_goes_by
     new.write("open")
 
 
+@pytest.mark.slow
 def test_a_staging_that_hangs_holds_the_detach_and_resets_nothing(nodes: FencedNodes) -> None:
     node = nodes.nodes["n1"]
     gate = node.vendor.hold("NodeStageVolume")
@@ -126,6 +128,7 @@ def test_a_staging_that_hangs_holds_the_detach_and_resets_nothing(nodes: FencedN
     nodes.wait_detached("n1")
 
 
+@pytest.mark.slow
 def test_storage_that_hangs_ends_in_a_reset_and_the_detach_comes_after_it(short_dir: Path, tmp_path: Path) -> None:
     with FencedNodes(short_dir, tmp_path, "ext4", may_hang=True) as nodes:
         node = nodes.nodes["n1"]

@@ -104,6 +104,7 @@ def named(size: int) -> csi_pb2.GetPluginInfoResponse:
     return csi_pb2.GetPluginInfoResponse(name="vendor.test", manifest={"a": "x" * size})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -107,6 +107,7 @@ class Load:
             thread.join()
 
 
+@pytest.mark.slow
 def test_a_node_renews_under_load_with_no_call_lost(bridge: JoinBridge, vendor: Vendor) -> None:
     bridge.start_hub("--cert-ttl=1m")
     node = bridge.node("n1")
@@ -184,6 +185,7 @@ def put(new: Pem, at: Pem) -> None:
     shutil.copy(new.key, at.key)
 
 
+@pytest.mark.slow
 def test_agent_and_proxy_driver_move_to_new_certificate_files_under_load_with_no_call_lost(
     bridge: JoinBridge, vendor: Vendor
 ) -> None:

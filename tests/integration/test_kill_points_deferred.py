@@ -26,7 +26,8 @@ def node(module_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield node
 
 
-@pytest.mark.parametrize("point", [*DEFERRED, *(pytest.param(point, marks=pytest.mark.slow) for point in BLOCK)])
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [*DEFERRED, *BLOCK])
 def test_a_deferred_volume_survives_a_death_at(node: DeferringNode, point: str) -> None:
     name = point.replace(".", "-")
     node.handles[name] = node.make_volume(name, size_bytes=32 << 20, block=True)
@@ -51,6 +52,7 @@ def test_a_deferred_volume_survives_a_death_at(node: DeferringNode, point: str) 
     node.remove(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed", [True, False], ids=["a-mkfs-that-dies-too", "a-mkfs-that-goes-on"])
 def test_a_file_system_whose_mkfs_was_interrupted_is_made_anew_and_an_earlier_mkfs_is_waited_for(
     tmp_path: Path, is_killed: bool

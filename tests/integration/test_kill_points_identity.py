@@ -25,6 +25,7 @@ def bridge(short_dir: Path, tmp_path: Path) -> Iterator[JoinBridge]:
         yield bridge
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", some_always(IDENTITY))
 def test_a_node_that_is_killed_amid_its_join_and_its_renewal_is_no_copy_and_spends_one_use(
     bridge: JoinBridge, point: str
@@ -49,6 +50,7 @@ def test_a_node_that_is_killed_amid_its_join_and_its_renewal_is_no_copy_and_spen
     check(bridge, agent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", some_always(ISSUE))
 def test_a_hub_that_is_killed_amid_a_join_and_a_renewal_locks_nobody_out_and_spends_one_use(
     bridge: JoinBridge, point: str

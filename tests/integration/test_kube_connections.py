@@ -195,6 +195,7 @@ async def test_an_error_of_the_server_is_told_at_once(tmp_path: Path, status: by
                 await kube.list(NODE, limit=1)
 
 
+@pytest.mark.slow
 async def test_a_hub_that_stops_while_it_still_asks_says_nothing_of_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -198,6 +198,7 @@ def another(directory: Path, folder: str, *lacks: str) -> Vendor:
     return vendor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacks", [(), ("Node",)], ids=["which-serves-node-too", "alone"])
 def test_beside_the_controller_that_an_operator_named_a_kubelet_calls_the_node_plugin(
     short_dir: Path, mine: Relayed, lacks: tuple[str, ...]
@@ -244,6 +245,7 @@ def test_nodegetinfo_of_a_driver_without_a_topology_names_the_node_and_otherwise
     )
 
 
+@pytest.mark.slow
 def test_nodegetinfo_of_a_node_plugin_whose_controller_announces_a_topology_is_the_drivers(
     short_dir: Path, mine: Relayed
 ) -> None:
@@ -261,6 +263,7 @@ def test_nodegetinfo_of_a_node_plugin_whose_controller_announces_a_topology_is_t
         wait_for(lambda: mine.kubelet.call("NodeGetInfo").answer == answer, what="the driver's own words")
 
 
+@pytest.mark.slow
 def test_a_topology_that_is_announced_after_the_kubelet_has_asked_is_a_problem_until_it_asks_again(
     short_dir: Path, mine: Relayed
 ) -> None:
@@ -326,6 +329,7 @@ def test_an_agent_that_was_killed_leaves_calls_unavailable_and_its_successor_tak
     mine.wait_relayed()
 
 
+@pytest.mark.slow
 def test_a_socket_that_somebody_removed_is_made_anew_and_one_that_cannot_be_made_is_a_problem(mine: Relayed) -> None:
     mine.socket.unlink()
     wait_for(lambda: listens_on(mine.socket), what="a new socket")

@@ -90,6 +90,7 @@ def _make_stray(site: Site) -> None:
     site.node.write(*volume("busy", site.busy), file="busy")
 
 
+@pytest.mark.slow
 def test_an_audit_finds_one_leak_of_each_kind_and_deletes_an_orphan_after_a_yes(site: Site) -> None:
     expected = {
         ("orphan", DRIVER, site.lost, "n1"),

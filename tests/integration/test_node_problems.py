@@ -3,6 +3,8 @@
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand
 from tests.kit.running_driver import Running
@@ -23,6 +25,7 @@ def wait_said(bridge: Bridge, sentence: str, *, ended: bool = False) -> None:
     )
 
 
+@pytest.mark.slow
 def test_status_nodes_and_doctor_at_the_hub_say_that_a_driver_hangs_and_that_a_disk_is_full(
     bridge: Bridge, short_dir: Path
 ) -> None:

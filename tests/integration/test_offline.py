@@ -92,6 +92,7 @@ def waiting_for(node: EdgeNode, look: Callable[[], object], what: str) -> None:
     wait_for(look, what=what, instead=node.tell)
 
 
+@pytest.mark.slow
 def test_after_a_reboot_without_a_hub_every_volume_is_back_with_its_data(node: EdgeNode) -> None:
     secrets = {name: {"name": "password", "namespace": "default"} for name in ("nodeStageSecretRef",
                "nodePublishSecretRef")}  # fmt: skip
@@ -150,6 +151,7 @@ def test_the_command_says_that_the_node_is_offline_since_when_and_how_old_its_kn
     )
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_deleted_meanwhile_keeps_its_volume_until_the_hub_says_so(node: EdgeNode) -> None:
     path = add(node, "gone")
     (node.seen(path) / "file").write_text("kept")
@@ -169,6 +171,7 @@ def test_a_pod_that_is_deleted_meanwhile_keeps_its_volume_until_the_hub_says_so(
                                            "NodeUnstageVolume"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_only_an_attachment_of_this_node_and_this_volume_that_was_attached_is_used(node: EdgeNode) -> None:
     node.write(csi_driver(attach=True), file="driver")
     handles = {name: node.make_volume(f"at-{name}") for name in ("good", "elsewhere", "stale", "early")}
@@ -237,6 +240,7 @@ def test_without_its_notes_all_is_found_again_and_kept_or_taken_down(node: EdgeN
     assert len(node.mounts()) == 2
 
 
+@pytest.mark.slow
 def test_a_volume_whose_secret_cannot_be_read_says_so_and_waits_for_the_hub(node: EdgeNode) -> None:
     source = {"nodeStageSecretRef": {"name": "lost", "namespace": "default"}}
     node.write(secret("lost", key="hunter2"), file="secret")
@@ -262,6 +266,7 @@ def test_a_driver_that_comes_after_the_agent_gets_its_volumes_mounted(node: Edge
     assert node.wait_published("late", timeout_s=_SECONDS) == [path]
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_over_one_volume_holds_up_no_other(node: EdgeNode) -> None:
     staged = add(node, "staged")
     scratch = pod("quick")

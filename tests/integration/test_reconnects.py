@@ -69,6 +69,7 @@ async def _fill_pool() -> None:
     await asyncio.gather(*(asyncio.to_thread(barrier.wait) for _ in range(_POOL)))
 
 
+@pytest.mark.slow
 @often
 async def test_reconnects_of_agent_and_proxy_leave_tasks_and_descriptors_as_they_were(
     short_dir: Path, vendor: Vendor, times: int, monkeypatch: pytest.MonkeyPatch

@@ -736,6 +736,7 @@ def kill(vendor: Vendor) -> None:
         left.bind(str(vendor.socket))
 
 
+@pytest.mark.slow
 async def test_a_socket_that_a_killed_driver_left_is_no_driver_once_another_one_serves_the_same(
     node: Node, plugins: Path
 ) -> None:
@@ -751,6 +752,7 @@ async def test_a_socket_that_a_killed_driver_left_is_no_driver_once_another_one_
             await until(lambda: "has 2 drivers with the name" in str(node.socket_of(CREATE)), "both")
 
 
+@pytest.mark.slow
 async def test_a_driver_that_is_slow_or_serves_something_else_is_not_replaced(node: Node, plugins: Path) -> None:
     slow, controller = plugins / "a" / "csi.sock", Vendor(plugins / "b" / "csi.sock")
     controller.lacks |= methods_of("Node")

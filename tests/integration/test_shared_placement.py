@@ -87,6 +87,7 @@ def site(bridge: Bridge, short_dir: Path) -> Iterator[Site]:
         yield start(bridge, short_dir, stack, "--takeover-after=2s", "--prefer=vendor.test=n1,n2")
 
 
+@pytest.mark.slow
 def test_another_node_takes_over_from_one_that_was_killed_or_does_not_answer_and_gives_nothing_back(
     site: Site,
 ) -> None:
@@ -135,6 +136,7 @@ def test_another_node_takes_over_at_once_from_one_whose_driver_is_gone_or_that_d
         assert site.wait_made("x") == "n1"
 
 
+@pytest.mark.slow
 def test_an_open_create_waits_for_its_nodes_lease_an_open_deletion_for_an_operator_and_others_do_not(
     site: Site,
 ) -> None:
@@ -161,6 +163,7 @@ def test_an_open_create_waits_for_its_nodes_lease_an_open_deletion_for_an_operat
     assert len(site.vendors["n2"].calls("DeleteVolume")) == 1
 
 
+@pytest.mark.slow
 def test_a_hub_that_was_killed_goes_on_with_the_same_node_and_open_calls(site: Site) -> None:
     site.agents["n1"].kill()
     assert site.wait_made("v") == "n2"

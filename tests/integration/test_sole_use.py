@@ -67,6 +67,7 @@ def pair(short_dir: Path, tmp_path: Path) -> Iterator[Pair]:
         yield Pair(first, second)
 
 
+@pytest.mark.slow
 def test_the_second_node_waits_and_gets_the_volume_when_the_first_has_let_go(pair: Pair) -> None:
     pair.run(pair.first)
     pair.first.wait_published("web-n1")
@@ -85,6 +86,7 @@ def test_the_second_node_waits_and_gets_the_volume_when_the_first_has_let_go(pai
     assert unstaged.start < staged.start
 
 
+@pytest.mark.slow
 def test_a_node_that_is_away_keeps_the_volume_until_it_is_fenced(pair: Pair) -> None:
     hub = pair.first.bridge.hub
     pair.run(pair.second)

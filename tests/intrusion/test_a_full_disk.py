@@ -80,6 +80,7 @@ def test_no_volume_is_forgotten_whose_success_cannot_be_recorded(
     assert sidecar.call("DeleteVolume", delete("made")).ok
 
 
+@pytest.mark.slow
 def test_a_denial_counts_at_once_when_the_hubs_disk_is_full(bridge: Bridge, sidecar: Sidecar, disk: Path) -> None:
     fill(disk)
     told = by_hand("deny", "n1", f"--hub=unix://{bridge.hub.uds}")

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from common.messages import Ack, Chunk, Drain, End, Kind, Open, Priority, encode
 from tests.kit.bridge import Bridge
 from tests.kit.stranger import Stranger, hello, websocket_frame
@@ -56,6 +58,7 @@ def test_lines_about_one_peer_hide_no_line_about_another(bridge: Bridge) -> None
     assert 100 <= len(hub.logged("edge n1 is connected")) < 110
 
 
+@pytest.mark.slow
 def test_a_node_that_breaks_the_rules_of_its_streams_again_and_again_gets_some_lines(
     bridge: Bridge, tmp_path: Path
 ) -> None:

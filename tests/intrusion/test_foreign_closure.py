@@ -33,6 +33,7 @@ stringData: {{password: secret-of-{node}}}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claims", ["the node in the Open", "the subject of the Open", "objects that it holds"])
 def test_a_node_is_sent_the_objects_of_no_other_node(
     bridge: Bridge, authority: Authority, tmp_path: Path, claims: str

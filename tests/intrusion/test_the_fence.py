@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.kit.fenced_nodes import FencedNodes
 from tests.kit.needs import needs_loops
 from tests.kit.processes import Process
@@ -21,6 +23,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_bystander_with_a_file_whose_path_is_like_the_volumes_lives_on_and_no_module_of_the_working_directory_runs(
     short_dir: Path, tmp_path: Path
 ) -> None:

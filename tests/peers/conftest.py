@@ -103,11 +103,9 @@ def scheduler(control_plane: ControlPlane) -> Iterator[None]:
 
 
 @pytest.fixture
-def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A namespace for one test. Its deletion at the end is asked for, not waited for."""
-    name = control_plane.new_namespace()
-    yield name
-    control_plane.api.delete("Namespace", name)
+def namespace(control_plane: ControlPlane) -> str:
+    """A namespace for one test."""
+    return control_plane.new_namespace()
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Kubernetes' PersistentVolume controller binds the claims of our cases as the hub binds those of manifests."""
 
+import pytest
+
 from tests.kit.binding_cases import CASES, Case
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.kube_api import Object
@@ -8,6 +10,7 @@ _CLAIM, _VOLUME = "PersistentVolumeClaim", "PersistentVolume"
 _LATER = Case("a class of its own", "a", {"storageClassName": "later"}, ({"storageClassName": "later"},))
 
 
+@pytest.mark.slow
 def test_kubernetes_binds_each_claim_to_the_volume_that_the_case_names(control_plane: ControlPlane) -> None:
     api, unlike = control_plane.api, {}
     for case in CASES:

@@ -43,6 +43,7 @@ def tunnel(vendor: RunningDriver, tunnel_to: Callable[[Path, str], Tunnel], side
     return tunnel
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tunnel")
 def test_the_bridges_own_parameter_of_a_class_does_not_reach_the_driver_and_all_others_do(
     vendor: RunningDriver, claims: Claims, control_plane: ControlPlane
@@ -60,6 +61,7 @@ def test_the_bridges_own_parameter_of_a_class_does_not_reach_the_driver_and_all_
     fenced.let_go("data")
 
 
+@pytest.mark.slow
 def test_while_the_link_is_cut_a_claim_waits_with_an_event_that_names_the_node_and_the_cause(
     vendor: RunningDriver, tunnel: Tunnel, claims: Claims
 ) -> None:

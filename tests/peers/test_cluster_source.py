@@ -83,6 +83,7 @@ async def test_an_object_made_anew_under_its_name_has_its_own_uid(control_plane:
         assert uids[0] != uids[1]
 
 
+@pytest.mark.slow
 async def test_what_happened_while_the_api_server_was_away_is_known_afterwards(
     control_plane: ControlPlane, namespace: str
 ) -> None:

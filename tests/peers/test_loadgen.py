@@ -63,6 +63,7 @@ def test_two_sockets_take_turns_and_each_gets_its_count_of_operations(
     assert report["targets"]["slow"]["latency_us"]["p50"] >= 350
 
 
+@pytest.mark.slow
 def test_the_floor_and_the_shortest_bridge_carry_calls_with_tls_and_without(
     short_dir: Path, loadgen: Command, serve: Callable[..., None]
 ) -> None:

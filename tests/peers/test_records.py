@@ -204,6 +204,7 @@ async def test_the_records_of_a_node_stand_in_one_object_which_goes_with_the_las
         await kube.get(place.resource, place.name)
 
 
+@pytest.mark.slow
 async def test_a_node_whose_object_somebody_deletes_during_a_write_has_all_its_records_again(
     hub: Hub, kube: Kube
 ) -> None:

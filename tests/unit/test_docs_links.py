@@ -116,6 +116,7 @@ def said_by(code: str) -> Iterator[str]:
             yield node.value
 
 
+@pytest.mark.slow
 def test_every_page_that_a_program_tells_people_to_read_is_named_with_its_heading() -> None:
     """A page has hundreds of lines."""
     named = {

@@ -402,6 +402,7 @@ async def test_what_the_watch_tells_of_a_node_and_what_is_made_of_that_ends_with
     await asyncio.gather(following, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_renewals_that_come_late_ask_a_slow_server_for_nothing_more(hub: BeatingHub) -> None:
     hub.bring_up(200)
     await hub.time.turn(20)
@@ -473,6 +474,7 @@ async def test_each_node_of_a_large_fleet_renews_as_often_as_one_alone(
     assert renewed > 20 / 10 * 200
 
 
+@pytest.mark.slow
 async def test_a_larger_fleet_has_room_for_more_than_its_renewals_and_conditions(hub: BeatingHub) -> None:
     for number in range(4000):
         hub.heartbeats.up(f"n{number}")

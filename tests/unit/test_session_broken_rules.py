@@ -247,6 +247,7 @@ def test_a_flood_of_frames_from_a_peer_that_never_reads_is_bounded(frame: Frame 
         assert session.events() == [Closed("protocol-error", "the peer asks for answers and does not read them")]
 
 
+@pytest.mark.slow
 def test_streams_opened_and_given_up_by_a_peer_that_never_reads_are_bounded() -> None:
     session = open_session()
     stream = 1

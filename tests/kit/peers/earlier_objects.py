@@ -6,6 +6,7 @@ Rules:
   hub or a sidecar that still runs could make its objects anew.
 * What the control plane had after its start stays, and so do the kinds and rules of `_STAY`.
 * They go at once, without grace and without their finalizers: whoever would remove these has ended.
+* The tests' namespaces stay, empty: to delete one, Kubernetes lists every kind of object that could be in it.
 """
 
 from collections.abc import Iterator
@@ -43,8 +44,6 @@ class EarlierObjects:
         Raises:
             NeverCameError: some of them stay.
         """
-        for name in [it["metadata"]["name"] for it in self._api.all("Namespace") if _is_of_a_test(it)]:
-            self._api.delete("Namespace", name)
         wait_for(lambda: not self._sweep(), what="end of the earlier tests' objects", timeout_s=_LIMIT_S)
 
     def _sweep(self) -> list[tuple[Any, str]]:
@@ -67,7 +66,3 @@ class EarlierObjects:
                 for it in self._api.listed(resource):
                     yield resource, it
 
-
-def _is_of_a_test(namespace: dict[str, Any]) -> bool:
-    """Whether `ControlPlane.new_namespace` made it. The deployment's own one stays: its end takes seconds."""
-    return str(namespace["metadata"]["name"]).startswith("t-")
