@@ -10,6 +10,7 @@ from common.csi import csi_pb2 as csi
 from tests.e2e.cluster import Cluster, Driver
 from tests.e2e.tenant import Tenant
 from tests.e2e.vendors import NODE_ONLY, OWN, SAN, WATCHED
+from tests.kit.needs import needs_kubernetes
 from tests.kit.peers.kube_api import KubeApi
 from tests.kit.testdriver.call_log import Call
 from tests.kit.waiting import let_pass, wait_for
@@ -80,6 +81,7 @@ def _published(driver: Driver, node: str) -> list[Call]:
     return driver.on[node].calls("NodePublishVolume")
 
 
+@needs_kubernetes("1.36")
 def test_every_field_of_this_kubernetes_is_shown_somewhere(cluster: Cluster) -> None:
     document = cluster.api.openapi("apis/storage.k8s.io/v1")
     known = document["components"]["schemas"]["io.k8s.api.storage.v1.CSIDriverSpec"]["properties"]
@@ -121,7 +123,10 @@ def test_a_driver_without_a_controller_gives_inline_volumes_and_needs_nothing_in
 
 
 @nodes
-@pytest.mark.parametrize("in_secrets", [False, True], ids=["in the context", "in the secrets"])
+@pytest.mark.parametrize(
+    "in_secrets",
+    [pytest.param(False, id="in the context"), pytest.param(True, id="in the secrets", marks=needs_kubernetes("1.35"))],
+)
 def test_token_requests_give_the_driver_the_pods_tokens(
     cluster: Cluster, tenant: Tenant, fields: Fields, node: str, in_secrets: bool
 ) -> None:
@@ -143,6 +148,7 @@ def test_token_requests_give_the_driver_the_pods_tokens(
     assert review["user"]["extra"]["authentication.kubernetes.io/pod-name"] == ["web"]
 
 
+@needs_kubernetes("1.35")
 @nodes
 def test_node_allocatable_is_asked_for_again_in_its_period(
     cluster: Cluster, tenant: Tenant, fields: Fields, node: str

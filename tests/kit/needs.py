@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers import build
+
 ROOT = "needs root: sudo make test"
 GO = "needs Go 1.26 or newer on PATH: install Go"
 PEER = "needs peers that are not built: make peers"
@@ -79,6 +81,12 @@ def peer(name: str) -> str:
 def on_path(name: str) -> str:
     """Return the reason of a test that lacks a peer that no module proxy serves."""
     return f"needs {name} on PATH: install it by hand, no Go module proxy serves it"
+
+
+def needs_kubernetes(oldest: str) -> pytest.MarkDecorator:
+    """Return a mark that skips a test on a Kubernetes before a version such as "1.35"."""
+    running, needed = ([int(part) for part in re.findall(r"\d+", it)[:2]] for it in (build.KUBERNETES, oldest))
+    return pytest.mark.skipif(running < needed, reason=f"needs Kubernetes {oldest} or newer")
 
 
 def skip_without(*reasons: str) -> pytest.MarkDecorator:

@@ -10,14 +10,19 @@ Rules of the cache:
 
 ``make peers`` runs this file, which builds the usual modules; ``python tests/peers/build.py upstream agnhost`` builds
 those that it names; the tests ask `find`.
+
+With ``CSI_BRIDGE_KUBERNETES=v1.33.13`` the cluster's programs are of that version (`KUBERNETES`, the module "cluster").
+All other peers stay as they are.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +35,8 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 _UNUSED_LIMIT_S = 30 * 24 * 3600
 _KUBERNETES_VERSION = "v1.36.3"
+KUBERNETES = os.environ.get("CSI_BRIDGE_KUBERNETES") or _KUBERNETES_VERSION
+"""The version of the cluster's programs."""
 _SIDECARS = "github.com/kubernetes-csi"
 _SNAPSHOTTER = f"{_SIDECARS}/external-snapshotter/v8"
 
@@ -53,19 +60,33 @@ class Module:
     # Whether the binaries need no library of the system's, so that one can be all there is in an image.
     static: bool = False
     usual: bool = True  # whether it is built where no module is named
+    # A version of Kubernetes: the module is made of that version's own requirements, not of the folder.
+    of_kubernetes: str = ""
 
     @functools.cached_property
     def directory(self) -> Path:
         digest = hashlib.sha256(self.ldflags.encode())
         digest.update(repr(sorted(self.binaries.items()) + sorted(self.published.items())).encode())
+        if self.of_kubernetes:
+            return cache_directory() / f"{self.name}-{self.of_kubernetes}-{digest.hexdigest()[:16]}"
         for path in sorted([*self.folder.glob("go.*"), *self.folder.rglob("*.go")]):
             digest.update(f"{path.relative_to(self.folder)}\n".encode() + path.read_bytes())
         return cache_directory() / f"{self.name}-{digest.hexdigest()[:16]}"
 
 
 _KUBERNETES = _ROOT / "tests/peers/go/kubernetes"
-_KUBERNETES_LDFLAGS = f"-s -w -X k8s.io/component-base/version.gitVersion={_KUBERNETES_VERSION}"
-"""Kubernetes' programs refuse to work without a version of their own."""
+_KUBERNETES_LDFLAGS = "-s -w -X k8s.io/component-base/version.gitVersion="
+"""Kubernetes' programs refuse to work without a version of their own, which follows."""
+
+_CLUSTER = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+    "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+    "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+}
+"""The programs of a cluster, and the Go packages that they are made from."""
 
 MODULES = (
     Module(
@@ -107,14 +128,9 @@ MODULES = (
             "mockdriver": "./mockdriver",
             "fakeruntime": "./fakeruntime",
             "registrar": "./registrar",
-            "etcd": "go.etcd.io/etcd/server/v3",
-            "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
-            "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
-            "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
-            "kubectl": "k8s.io/kubernetes/cmd/kubectl",
-            "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+            **_CLUSTER,
         },
-        ldflags=_KUBERNETES_LDFLAGS,
+        ldflags=_KUBERNETES_LDFLAGS + _KUBERNETES_VERSION,
     ),
     Module(
         name="upstream",
@@ -123,7 +139,7 @@ MODULES = (
             "e2e.test": "k8s.io/kubernetes/test/e2e",
             "ginkgo": "github.com/onsi/ginkgo/v2/ginkgo",
         },
-        ldflags=_KUBERNETES_LDFLAGS,
+        ldflags=_KUBERNETES_LDFLAGS + _KUBERNETES_VERSION,
         usual=False,
     ),
     # Apart from the rest, which takes half as long where it can share what "kubernetes" compiled.
@@ -135,6 +151,18 @@ MODULES = (
         usual=False,
     ),
 )
+if KUBERNETES != _KUBERNETES_VERSION:
+    # The first, because `module_of` takes the first that has a program.
+    MODULES = (
+        Module(
+            name="cluster",
+            folder=_KUBERNETES,
+            binaries=_CLUSTER,
+            ldflags=_KUBERNETES_LDFLAGS + KUBERNETES,
+            of_kubernetes=KUBERNETES,
+        ),
+        *MODULES,
+    )
 
 ON_PATH = frozenset({"hostpathplugin", "csi-external-health-monitor-controller", "csi-node-driver-registrar"})
 """Peers that no module proxy serves: used where somebody has put them on PATH."""
@@ -188,22 +216,45 @@ def _build_one(module: Module) -> None:
     go = shutil.which("go")
     if go is None:
         raise BuildError("go is not on PATH: the peers are built from Go modules; install Go 1.26 or newer")
-    began = time.monotonic()
+    began, directory = time.monotonic(), module.directory
     for left_over in cache_directory().glob(f".{module.name}-*"):
         shutil.rmtree(left_over, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix=f".{module.name}-", dir=cache_directory()))
     try:
+        if module.of_kubernetes:
+            module = _with_its_own_requirements(go, module, work / "source")
         for number, (binary, package) in enumerate(module.binaries.items(), start=1):
             _say(f"{module.name}: building {binary} ({number} of {len(module.binaries)})")
             _compile(go, module, package, work / binary)
         for name, (source, path) in module.published.items():
             _copy(_folder(go, module, source) / path, work / name)
         work.chmod(0o755)
-        work.rename(module.directory)
+        work.rename(directory)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    _say(f"{module.name}: built in {time.monotonic() - began:.0f} s, in {module.directory}")
+    _say(f"{module.name}: built in {time.monotonic() - began:.0f} s, in {directory}")
+
+
+def _with_its_own_requirements(go: str, module: Module, folder: Path) -> Module:
+    """The module in a folder with a go.mod of its own: all other modules have the versions that Kubernetes requires."""
+    source = f"k8s.io/kubernetes@{module.of_kubernetes}"
+    said = Path(json.loads(_go(module, go, "mod", "download", "-json", source))["GoMod"]).read_text()
+    # What Kubernetes replaces with its own staging directories is published under v0 versions.
+    version = module.of_kubernetes.replace("v1.", "v0.", 1)
+    staged = re.findall(r"^\s(k8s\.io/\S+) => \./staging/", said, re.MULTILINE)
+    lines = [
+        "module csi-bridge.io/tests/peers/cluster",
+        *re.findall(r"^(?:go|godebug) .+$", said, re.MULTILINE),
+        *(f"tool {package}" for package in module.binaries.values()),
+        f"require k8s.io/kubernetes {module.of_kubernetes}",
+        *(f"replace {name} => {name} {version}" for name in staged),
+    ]
+    folder.mkdir()
+    (folder / "go.mod").write_text("\n".join(lines) + "\n")
+    made = dataclasses.replace(module, folder=folder)
+    _go(made, go, "mod", "tidy")
+    return made
 
 
 def _compile(go: str, module: Module, package: str, output: Path) -> None:
