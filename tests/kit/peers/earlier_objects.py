@@ -65,4 +65,3 @@ class EarlierObjects:
             if resource.kind not in _STAY:
                 for it in self._api.listed(resource):
                     yield resource, it
-
