@@ -1,4 +1,4 @@
-"""The real peers, built once with Go: etcd, Kubernetes, the stock CSI sidecars, csi-sanity and the load generator.
+"""The real peers, built once with Go: etcd, Kubernetes, the stock CSI sidecars, csi-sanity, Helm, the load generator.
 
 Rules of the cache:
 
@@ -131,6 +131,16 @@ MODULES = (
             **_CLUSTER,
         },
         ldflags=_KUBERNETES_LDFLAGS + _KUBERNETES_VERSION,
+    ),
+    Module(
+        name="helm",
+        folder=_ROOT / "tests/peers/go/helm",
+        binaries={
+            "helm": "helm.sh/helm/v4/cmd/helm",
+            "promtool": "github.com/prometheus/prometheus/cmd/promtool",
+        },
+        # Helm holds itself for a version of its own, by which a chart may refuse it.
+        ldflags="-s -w -X helm.sh/helm/v4/internal/version.version=v4.3.2",
     ),
     Module(
         name="upstream",
