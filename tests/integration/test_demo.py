@@ -155,7 +155,7 @@ def test_a_call_that_is_refused_fails_the_demo_in_words_and_nothing_is_left(thea
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])  # SIGHUP: a terminal that is closed, below
 def test_a_signal_in_the_middle_of_a_call_stops_it_and_nothing_is_left(theatre: Theatre, number: int) -> None:
     demo = theatre.perform()
     told(demo, until=CUT)

@@ -1,6 +1,8 @@
 """Leftovers: mounts and loop devices below a directory of the tests, which outlive every process."""
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -19,12 +21,12 @@ def mounts_below(directory: Path) -> list[str]:
 
 
 def loops_below(directory: Path) -> list[Path]:
-    found = []
-    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            backing = Path(file.read_text().strip())
-        except OSError:
-            continue  # it is being detached
-        if backing.is_relative_to(directory):
-            found.append(Path("/dev") / file.parts[-3])
-    return found
+    return [device for device, file in loop_devices() if file.is_relative_to(directory)]
+
+
+def loop_devices() -> Iterator[tuple[Path, Path]]:
+    """Yield each loop device that is attached, and the file that it has."""
+    # Not by a pattern with folders: tests look often, and a machine may have a hundred of them.
+    for block in Path("/sys/block").glob("loop*"):
+        with suppress(OSError):  # it is not attached
+            yield Path("/dev", block.name), Path((block / "loop/backing_file").read_text().strip())

@@ -7,9 +7,12 @@ belongs to other drivers or to no volume is left out.
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.kit.leftovers import loop_devices
 
 Tree = frozenset[str]  # lines, without an order
 
@@ -126,12 +129,5 @@ def _unescaped(point: str) -> str:
 
 def _loops(below: Iterable[Path]) -> Iterator[str]:
     places = tuple(f"{path}" for path in below)
-    seen: dict[str, int] = {}
-    for device in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            file = device.read_text().strip()
-        except OSError:
-            continue
-        if file.startswith(places):
-            seen[file] = seen.get(file, 0) + 1
+    seen = Counter(str(file) for _, file in loop_devices() if str(file).startswith(places))
     yield from (f"{file}, {count} times" if count > 1 else file for file, count in seen.items())
