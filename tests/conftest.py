@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     * Tests on the whole cluster share it, so they are one group.
     * Each control plane costs as much as ten tests, so all quick tests share one. The slow ones wait for timeouts of
-      Kubernetes, so they share two: a run of everything would wait for one alone.
+      Kubernetes, so they share three: a run of everything would wait for one alone.
     * Of any other file the tests stay together, for what they share.
 
     The longest groups begin first; the quick tests fill what is left of the processor.
@@ -119,7 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _needs(item, "cluster") and item.get_closest_marker("e2e"):
             rank, group = 0, "cluster"
         elif _needs(item, "control_plane") and _is_slow(item):
-            rank, group = 1, f"control plane of slow tests {slow_files.index(item.path.stem) % 2}"
+            rank, group = 1, f"control plane of slow tests {slow_files.index(item.path.stem) % 3}"
         elif _needs(item, "control_plane"):
             rank, group = 2, "control plane"
         else:
