@@ -406,7 +406,7 @@ def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
         for name in SIDECARS
     ]
 
-    api.create(_ATTRIBUTES)
+    api.create(manifests.attributes_class("gold", driver="dirdriver.csi", tier="gold"))
     claims.ask("data", annotations=of_node, volumeAttributesClassName="gold")
     volume = claims.wait_bound("data")["metadata"]["name"]
     claims.grow("data", 2 * GIB)
@@ -435,14 +435,6 @@ def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
     # event is patched if it comes again.
     assert {it for it in unused if it[0] != "list"} <= {("patch", "", "events")}
 
-
-_ATTRIBUTES: Object = {
-    "apiVersion": "storage.k8s.io/v1",
-    "kind": "VolumeAttributesClass",
-    "metadata": {"name": "gold"},
-    "driverName": "dirdriver.csi",
-    "parameters": {"tier": "gold"},
-}
 
 _SOURCES = {
     "restored": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "dynamic"},

@@ -27,6 +27,16 @@ def storage_class(driver: str, *, name: str | None = None, wait_for_consumer: bo
     }
 
 
+def attributes_class(name: str, *, driver: str, **parameters: str) -> Object:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttributesClass",
+        "metadata": {"name": name},
+        "driverName": driver,
+        "parameters": parameters,
+    }
+
+
 def claim(
     name: str,
     *,

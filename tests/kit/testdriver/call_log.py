@@ -20,6 +20,8 @@ FIELDS = (
     "volume_id",
     "snapshot_id",
     "source_volume_id",
+    "base_snapshot_id",
+    "target_snapshot_id",
     "node_id",
     "staging_target_path",
     "target_path",

@@ -26,7 +26,7 @@ from tests.kit.testdriver.faults import Fault, Faults
 
 log = logging.getLogger("dirdriver.calls")
 
-Handler = Callable[[Any], Any]  # from a request to its answer
+Handler = Callable[[Any], Any]  # from a request to its answer, or to the answers of a stream
 
 _READING = ("Get", "List", "Validate", "Probe", "ControllerGet", "ControllerList", "GroupControllerGet", "NodeGet")
 """How the names of methods begin that change nothing: they wait for nobody."""
@@ -44,6 +44,13 @@ class Calls:
                 answer: Message = work(request)
                 call.fields.update(made(answer))
             return answer
+
+        return serve
+
+    def stream(self, method: str, work: Handler) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+        def serve(request: Message, context: grpc.ServicerContext) -> Iterator[Message]:
+            with self._around(method, request, context):
+                yield from work(request)
 
         return serve
 

@@ -20,6 +20,8 @@ log = logging.getLogger("dirdriver.volumes")
 Plugin = pb.PluginCapability.Service
 RPC = pb.ControllerServiceCapability.RPC
 
+CONTROLLER_SERVICES = (Plugin.CONTROLLER_SERVICE, Plugin.GROUP_CONTROLLER_SERVICE, Plugin.SNAPSHOT_METADATA_SERVICE)
+
 ATTACHED_KEY = "dirdriver/attached-to"
 """The one key of a publish context. The node service asks the state instead; it shows that contexts arrive."""
 
@@ -85,7 +87,7 @@ class Identity(identity.Identity):
         self._switches = settings
 
     def services(self) -> list[pb.PluginCapability.Service.Type]:
-        found = [Plugin.CONTROLLER_SERVICE, Plugin.GROUP_CONTROLLER_SERVICE] if self._switches.controller else []
+        found = [*CONTROLLER_SERVICES] if self._switches.controller else []
         if self._switches.topology:
             found.append(Plugin.VOLUME_ACCESSIBILITY_CONSTRAINTS)
             if self._switches.snapshot_topology:

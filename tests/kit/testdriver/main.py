@@ -56,7 +56,7 @@ _FILESYSTEMS = {"directory": DIRECTORY, "image": FILESYSTEM}
 @click.option("--call-log", type=click.Path(path_type=Path), help="Where each call is noted, in JSON lines.")
 @click.option("--verbose", "-v", is_flag=True, help="Log every call.")
 def main(*, filesystem: str, state_dir: Path, verbose: bool, **flags: Any) -> None:
-    """A CSI driver with all features but SnapshotMetadata, and with faults, for tests."""
+    """A CSI driver with all features, and with faults, for tests."""
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

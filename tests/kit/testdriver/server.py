@@ -12,6 +12,7 @@ from tests.kit.testdriver.calls import Calls
 from tests.kit.testdriver.controller import Driver, Identity, Volumes
 from tests.kit.testdriver.faults import Faults
 from tests.kit.testdriver.health import Health
+from tests.kit.testdriver.metadata import SnapshotMetadata
 from tests.kit.testdriver.node import Node
 from tests.kit.testdriver.settings import Settings
 from tests.kit.testdriver.snapshots import Snapshots
@@ -22,7 +23,12 @@ def services(driver: Driver) -> dict[str, list[object]]:
     for_nodes: dict[str, list[object]] = {"Identity": [Identity(driver.settings)], "Node": [Node(driver), health]}
     if not driver.settings.controller:
         return for_nodes
-    return {**for_nodes, "Controller": [Volumes(driver), snapshots, health], "GroupController": [snapshots]}
+    return {
+        **for_nodes,
+        "Controller": [Volumes(driver), snapshots, health],
+        "GroupController": [snapshots],
+        "SnapshotMetadata": [SnapshotMetadata(driver.state)],
+    }
 
 
 def switched_off(settings: Settings) -> set[str]:
@@ -45,9 +51,12 @@ def generic_handler(service: str, parts: Sequence[object], calls: Calls, off: se
         work = next((getattr(part, name) for part in parts if hasattr(part, name)), None)
         if work is None or name in off:
             continue
-        handlers[name] = grpc.unary_unary_rpc_method_handler(
-            calls.unary(name, work), method.request.FromString, method.response.SerializeToString
+        made, serve = (
+            (grpc.unary_stream_rpc_method_handler, calls.stream(name, work))
+            if method.streaming
+            else (grpc.unary_unary_rpc_method_handler, calls.unary(name, work))
         )
+        handlers[name] = made(serve, method.request.FromString, method.response.SerializeToString)
     return grpc.method_handlers_generic_handler(f"{PREFIX.strip('/')}{service}", handlers)
 
 
