@@ -174,7 +174,15 @@ if KUBERNETES != _KUBERNETES_VERSION:
         *MODULES,
     )
 
-ON_PATH = frozenset({"hostpathplugin", "csi-external-health-monitor-controller", "csi-node-driver-registrar"})
+ON_PATH = frozenset(
+    {
+        "hostpathplugin",
+        "csi-external-health-monitor-controller",
+        "csi-node-driver-registrar",
+        "csi-snapshot-metadata",
+        "snapshot-metadata-lister",
+    }
+)
 """Peers that no module proxy serves: used where somebody has put them on PATH."""
 
 

@@ -26,6 +26,7 @@ _API_VERSIONS = {
     "Lease": "coordination.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "SnapshotMetadataService": "cbt.storage.k8s.io/v1beta1",
     "StatefulSet": "apps/v1",
     "StorageClass": "storage.k8s.io/v1",
     "VolumeAttachment": "storage.k8s.io/v1",
