@@ -19,11 +19,15 @@ PYTEST  := $(BIN)/python $(RUNNER) $(SPREAD)
 # Kubernetes' own tests (upstream, agnhost) are built for those who run them.
 E2E_PEERS := sidecars kubernetes upstream agnhost
 
+# What makes a release, apart from what runs and tests it.
+RELEASE := .venv-release/.installed
+DIST    ?= dist
+
 # The tests start hundreds of processes: each of them would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-full e2e e2e-full e2e-hubs e2e-upstream check fuzz chaos peers record-kubelet parity bench lab proto reference constraints clean
+.PHONY: help demo test test-slow test-full e2e e2e-full e2e-hubs e2e-upstream check fuzz chaos peers record-kubelet parity bench lab proto reference constraints release clean
 
 help:                ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -112,6 +116,14 @@ reference: $(STAMP)  ## write docs/reference.md and docs/pages.schema.json from 
 
 constraints: $(STAMP) ## write constraints.txt from what is installed, after an upgrade that passed the tests
 	@$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+$(RELEASE): deploy/release-tools.txt
+	@$(PYTHON) -m venv --clear .venv-release
+	@.venv-release/bin/python -m pip install --quiet --disable-pip-version-check --requirement deploy/release-tools.txt
+	@touch $@
+
+release: $(RELEASE)  ## write wheel, SBOM, chart, images and checksums of the last commit into dist/; PARTS="wheel chart": these alone
+	@.venv-release/bin/python deploy/release.py $(DIST) $(PARTS)
 
 clean:               ## remove what the targets made in the tree (the peers' cache stays)
 	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

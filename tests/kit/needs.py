@@ -18,6 +18,7 @@ GO = "needs Go 1.26 or newer on PATH: install Go"
 PEER = "needs peers that are not built: make peers"
 XFS = "needs a kernel with xfs"
 PODMAN = "needs podman on PATH"
+CLONE = "needs git, and a clone of the repository"
 
 PACKAGES = {
     "iptables": "iptables",
@@ -57,6 +58,11 @@ def has_capability(number: int) -> bool:
     """Whether this process, and so a driver that it starts, has a Linux capability (capabilities(7))."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return bool(found and int(found[1], 16) >> number & 1)
+
+
+def clone() -> str:
+    """Return the reason of a test that lacks the tree's history; empty if it is here."""
+    return "" if shutil.which("git") and (Path(__file__).parents[2] / ".git").exists() else CLONE
 
 
 def loop_devices() -> str:
