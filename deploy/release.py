@@ -86,10 +86,7 @@ class Release:
             self.left_out.append("the images: buildah is not on PATH; install it (Debian's package has its name)")
         else:
             architecture = ARCHITECTURES[platform.machine()]
-            with tempfile.TemporaryDirectory(dir=self._dist) as name:
-                self._run(build, name)
-                for archive in Path(name).iterdir():
-                    archive.rename(self._dist / f"{archive.stem}-{self._version}-{architecture}.tar")
+            self._run(build, self._dist / f"csi-bridge-images-{self._version}-{architecture}.tar")
 
     def _sum(self) -> None:
         lines = []

@@ -49,10 +49,10 @@ STEP_BY_STEP = {
     "certificates.sh": "the bridge of these tests has its certificates from it",
     "edge/csi-bridge-edge.service": "systemd reads it, below",
     "edge/edge.env": "tests/unit/test_deploy.py starts an agent with it",
-    "images/cloud.Dockerfile": "its steps are done below",
+    "images/Dockerfile": "tests/e2e/images.py builds it",
+    "images/build.sh": "tests/e2e/images.py runs it",
     "images/digests.sh": "a newcomer types it, below",
     "images/csidriver": "runs below, as KubeEdge's StatefulSet would",
-    "images/edge.Dockerfile": "its steps are done below",
 }
 """Files that kubectl does not read, and who does."""
 
@@ -645,75 +645,3 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # pip reads the network
-@pytest.mark.parametrize(
-    ("image", "stages"),
-    [
-        ("cloud", {"build": (["csi-bridge hub --help", "csi-bridge driver --help"], ["grpc"])}),
-        (
-            "edge",
-            {
-                "build": (["csi-bridge edge run --help"], ["kubernetes", "grpc"]),
-                "build-dirdriver": (["dirdriver --help"], ["kubernetes"]),
-            },
-        ),
-    ],
-)
-def test_an_images_steps_install_what_it_runs(
-    image: str, stages: dict[str, tuple[list[str], list[str]]], tmp_path: Path
-) -> None:
-    """The steps of its Dockerfile that copy sources and install them, in a folder instead of an image.
-
-    Each stage starts from the one before it, so its first steps have run already.
-    """
-    source, opt = tmp_path / "source", tmp_path / "opt"
-    source.mkdir()
-    done = 0
-    for target, (has, lacks) in stages.items():
-        steps = _steps(DEPLOY / f"images/{image}.Dockerfile", target)
-        for instruction, rest in steps[done:]:
-            if instruction == "COPY":
-                *paths, place = rest.split()
-                for path in paths:
-                    _copy(ROOT / path, source / (place if place != "./" else path))
-            if instruction == "RUN":
-                _run(rest.replace("/opt/csi-bridge", str(opt)), source)
-        done = len(steps)
-        for command in has:
-            _run(f"{opt}/bin/{command} >/dev/null", tmp_path)
-        for module in lacks:
-            _run(f"! {opt}/bin/python -c 'import {module}' 2>/dev/null", tmp_path)
-
-
-def _steps(dockerfile: Path, target: str) -> list[tuple[str, str]]:
-    """The instructions of a stage, after those of the stages that it starts from."""
-    stages: dict[str, list[tuple[str, str]]] = {}
-    steps: list[tuple[str, str]] = []
-    for line in dockerfile.read_text().splitlines():
-        if not line or line.startswith("#"):
-            continue
-        instruction, _, rest = line.partition(" ")
-        if instruction == "FROM":
-            base, _, name = rest.partition(" AS ")
-            steps = stages[name] = list(stages.get(base, ()))
-        steps.append((instruction, rest))
-    return stages[target]
-
-
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        shutil.copyfile(source, target)
-
-
-def _run(command: str, folder: Path) -> None:
-    quick = {"PIP_QUIET": "1", "PIP_NO_COMPILE": "1"}
-    environment = {**os.environ, **quick, "PATH": f"{_BIN}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"

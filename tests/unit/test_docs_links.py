@@ -90,7 +90,7 @@ def texts() -> Iterator[tuple[str, str]]:
         *PAGES,
         *(f for top in SOURCES for f in (ROOT / top).rglob("*")),
     ]:
-        is_text = file.suffix in {"", ".Dockerfile", ".env", ".go", ".md", ".py", ".service", ".sh", ".toml", ".yaml"}
+        is_text = file.suffix in {"", ".env", ".go", ".md", ".py", ".service", ".sh", ".toml", ".yaml"}
         if is_text and file.is_file() and file != Path(__file__):
             yield str(file.relative_to(ROOT)), file.read_text(errors="replace")
 
