@@ -17,7 +17,7 @@ SPREAD  := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PYTEST  := $(BIN)/python $(RUNNER) $(SPREAD)
 
 # Kubernetes' own tests (upstream, agnhost) are built for those who run them.
-E2E_PEERS := sidecars kubernetes upstream agnhost
+E2E_PEERS := sidecars kubernetes upstream agnhost helm
 
 # What makes a release, apart from what runs and tests it.
 RELEASE := .venv-release/.installed
@@ -27,7 +27,7 @@ DIST    ?= dist
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-full e2e e2e-full e2e-hubs e2e-upstream check fuzz chaos peers record-kubelet parity bench lab proto reference constraints release clean
+.PHONY: help demo test test-slow test-full e2e e2e-full e2e-hubs e2e-upstream check fuzz chaos peers record-kubelet parity trial bench lab proto reference constraints release clean
 
 help:                ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -89,6 +89,9 @@ check: $(STAMP)      ## format, lint, types, layers
 
 peers: $(STAMP)      ## build the real peers (etcd, kube-apiserver, sidecars, csi-sanity, ...) into the cache
 	@$(BIN)/python tests/peers/build.py
+
+trial: $(STAMP)      ## render deploy/trial.yaml from the chart (helm is a peer)
+	@CSI_BRIDGE_WRITE_TRIAL=1 $(BIN)/python -m pytest -q tests/peers/test_deploy.py -k test_the_trial_is
 
 parity: $(STAMP)      ## play the kubelet's scenarios on the agent, and write docs/kubelet-parity.md (4 minutes; root)
 	@CSI_BRIDGE_WRITE_PARITY=1 $(BIN)/python -m pytest tests/peers/test_agent_parity.py

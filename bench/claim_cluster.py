@@ -28,8 +28,9 @@ from bench.peers import find_peer
 from cloud.kube.client import RESOURCES, Body, Kube
 from tests.kit import leftovers
 from tests.kit.bridge import Agent, Bridge, Proxy
+from tests.kit.deployed import hub_roles
 from tests.kit.peers import csi_client, manifests
-from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.cluster_node import HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.processes import Supervisor, listens_on
@@ -145,7 +146,7 @@ class ClaimCluster:
         self._plane.start()
         self._admin = str(self._plane.admin_kubeconfig())
         self._supervisor = stack.enter_context(Supervisor(self._directory / "logs"))
-        self._plane.apply(DEPLOY / "base/hub-rbac.yaml")
+        self._plane.apply(hub_roles())
         hub = self._plane.service_account_kubeconfig("csi-bridge", HUB)
         self._bridge = stack.enter_context(Bridge(self._directory, self._directory / "logs"))
         self._bridge.start_hub(f"--kubeconfig={hub}", "--keepalive=10s")

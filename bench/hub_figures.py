@@ -46,8 +46,9 @@ from cloud.records.records import RecordKind
 from common.csi import csi_pb2 as csi
 from common.objects.topology import NODE_SEGMENT
 from tests.kit.bridge import Hub, Proxy
+from tests.kit.deployed import hub_roles
 from tests.kit.operator import hub_state
-from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.cluster_node import HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.placed_nodes import DRIVER, create
 from tests.kit.processes import listens_on
@@ -522,7 +523,7 @@ class _Pair:
         stack.callback(self._plane.stop)
         self._plane.start()
         self._plane.controller_manager.stop()
-        self._plane.apply(DEPLOY / "base/hub-rbac.yaml")
+        self._plane.apply(hub_roles())
         # `--keepalive` stands there twice: the last value counts.
         flags = (*_COMMON_FLAGS, f"--keepalive={self._keepalive_s:g}s", *self._times)
         self._hubs = [_Hub(self._directory, number, self._plane, flags) for number in range(2)]

@@ -38,7 +38,8 @@ from bench.load_node import cpu_s
 from bench.peers import find_peer, missing_peers
 from bench.progress import say
 from tests.kit.bridge import Bridge
-from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.deployed import hub_roles
+from tests.kit.peers.cluster_node import HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.waiting import wait_for
 
@@ -233,7 +234,7 @@ class _World:
         self._admin = str(plane.admin_kubeconfig())
         self._api_server = psutil.Process(plane.api_server.pid)
         self._nodes = self._marks = 0
-        plane.apply(DEPLOY / "base/hub-rbac.yaml")
+        plane.apply(hub_roles())
         self.create([csi_driver()])
         kubeconfig = plane.service_account_kubeconfig("csi-bridge", HUB)
         bridge.start_hub(f"--kubeconfig={kubeconfig}", *_USUAL)

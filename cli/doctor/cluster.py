@@ -18,7 +18,7 @@ Entries = Mapping[str, Sequence[str]]  # the topology keys of each driver in a C
 
 _MOST_NODES = 50  # the hub's role allows it to get one CSINode at a time
 
-# The policies of deploy/cloud/base/admission.yaml, and their bindings.
+# The policies of deploy/chart/templates/admission.yaml, and their bindings.
 POLICIES = (
     "csi-bridge-hub-claims", "csi-bridge-hub-marks", "csi-bridge-hub-nodes", "csi-bridge-hub-pods",
     "csi-bridge-node-labels", "csi-bridge-records",
@@ -78,7 +78,7 @@ async def check(
                 raise
             return ok(f"{shown}; this account may not see whether the policies of admission.yaml are there")
         if missing := [name for name in POLICIES if any(name not in them for them in there)]:
-            do = "apply deploy/cloud/base/admission.yaml, which says what the hub and the nodes may not change"
+            do = "set admissionPolicies.enabled in the chart: they say what the hub and the nodes may not change"
             return warning(f"{shown}, and these policies or their bindings are missing: {first_names(missing)}", do)
         return ok(f"{shown}, and the policies of admission.yaml are there")
 

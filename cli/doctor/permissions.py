@@ -25,9 +25,9 @@ HUB: Final = "the hub"
 # The namespace of the Leases of the nodes' heartbeats. All other Leases are in the process's own namespace.
 _HEARTBEATS: Final = "kube-node-lease"
 
-_HUBS_ROLES = "apply my-cluster/cloud again, which has the roles of deploy/cloud/base/hub-rbac.yaml"
+_HUBS_ROLES = "run helm upgrade again: deploy/chart has the hub's roles"
 _ROLES = (
-    "apply my-cluster/cloud, or my-cluster/<your driver>, again (deploy/cloud/driver/rbac.yaml has the roles), or the "
+    "run helm upgrade again (deploy/chart has the roles of each driver in drivers), or the "
     "roles that the sidecar's release ships; until then the sidecar's log says 'forbidden'"
 )
 
@@ -54,7 +54,7 @@ _ELECTION = (
     PermissionRule("get create update", "leases.coordination.k8s.io", "--leader-election"),
 )
 
-# By process; a sidecar is called as its image. Equals the roles of deploy/cloud.
+# By process; a sidecar is called as its image. Equals the roles of deploy/chart.
 NEEDED: Final[Mapping[str, tuple[PermissionRule, ...]]] = {
     HUB: (
         PermissionRule("list watch", "pods persistentvolumeclaims persistentvolumes nodes"),

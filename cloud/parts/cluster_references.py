@@ -44,5 +44,5 @@ def _why_unread(kind: str, error: KubeError) -> str:
     if error.is_missing:
         return f"the cluster has no {kind}s"
     if error.is_forbidden:
-        return f"the hub may not list {kind}s; apply deploy/cloud/base/hub-rbac.yaml again"
+        return f"the hub may not list {kind}s; run helm upgrade again"
     return f"the {kind}s cannot be read: {error}"

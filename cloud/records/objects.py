@@ -30,7 +30,7 @@ from common.parsers import is_name
 
 GROUP: Final = "csi-bridge.io"
 _PATH: Final = f"apis/{GROUP}/v1alpha1"
-_CRDS: Final = "deploy/cloud/base/crds.yaml"
+_CRDS: Final = "deploy/chart/templates/crds.yaml"
 _LABEL: Final = f"{GROUP}/record"  # of a Lease or ConfigMap: the record's kind; and a Lease's annotation: the record
 
 PLACEMENT: Final = Resource("VolumePlacement", _PATH, "volumeplacements", made_by=_CRDS)

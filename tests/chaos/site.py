@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.chaos.faults import Fault
 from tests.chaos.judge import KEYS, Left
 from tests.kit.bridge import Agent, Hub, Member, Proxy
-from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.deployed import hub_roles
+from tests.kit.peers.cluster_node import HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.testdriver import RunningDriver, start_testdriver
 from tests.kit.processes import Process, Supervisor
@@ -81,7 +82,7 @@ class Site:
         self.plane.start()
         self.plane.controller_manager.stop()  # nothing here needs it
         self._processes["api"] = self.plane.api_server
-        self.plane.apply(DEPLOY / "base/hub-rbac.yaml")
+        self.plane.apply(hub_roles())
         kubeconfig = self.plane.service_account_kubeconfig("csi-bridge", HUB)
         addresses = [self._start_hub(name, kubeconfig) for name in _HUBS]
         (self._at / "shared").mkdir()

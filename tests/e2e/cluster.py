@@ -113,7 +113,7 @@ class Cluster:
         sidecars = self.sidecars(self._keeper("cluster"))
         sidecars.install_snapshot_kinds()
         sidecars.start_snapshot_controller()
-        self.bridge.install(self.plane, "cloud/edgecore", hubs=HUBS, kept=keep if HUBS > 1 else None)
+        self.bridge.install(self.plane, edgecore=True, hubs=HUBS, kept=keep if HUBS > 1 else None)
         if HUBS > 1:
             self.bridge.foresee("keeper: ")
 
@@ -188,7 +188,7 @@ class Cluster:
         keeper = self._keeper(vendor.name)
         sidecars = self.sidecars(keeper)
         for name in SIDECARS:
-            sidecars.start_deployed(container("cloud/driver/driver.yaml", name), proxy.socket, **QUICKER)
+            sidecars.start_deployed(container(name), proxy.socket, **QUICKER)
         return Driver(vendor=vendor, proxy=proxy, keeper=keeper, on=processes)
 
     def sidecars(self, keeper: KeepingSupervisor) -> Sidecars:

@@ -6,7 +6,7 @@ from pathlib import Path
 from edge.disk.layout import PLUGIN
 from tests.e2e.containerd import Containerd, ContainerdKubelet
 from tests.e2e.node import Node
-from tests.kit.deployed import added_arguments, container, with_flags
+from tests.kit.deployed import container, relaying_agent, with_flags
 from tests.kit.guest import Guest
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.deployment import Deployment
@@ -26,8 +26,6 @@ class KubeletNode(Node):
         networked: whether pods have a network of their own.
     """
 
-    container = container("edge/base/agent.yaml", "agent")
-
     def __init__(
         self,
         name: str,
@@ -42,6 +40,7 @@ class KubeletNode(Node):
         networked: bool = False,
     ) -> None:
         super().__init__(name, directory, logs, bridge=bridge, peer=peer)
+        self.container = container("agent")
         self._plane = plane
         self._containerd = Containerd(directory, tool=tool, networked=networked)
         self._kubelet = ContainerdKubelet(
@@ -65,8 +64,8 @@ class KubeletNode(Node):
     def start(self) -> None:
         """Boot the machine, start runtime, kubelet and agent, and wait until the node is Ready."""
         self.start_kubelet()
-        relayed = with_flags(added_arguments("edge/relay"), relay_dir=self.relay)
-        self.start_agent(*relayed, *added_arguments("edge/direct"), f"--direct-run-dir={self.run_dir}")
+        added = [it for it in relaying_agent()["args"] if it.startswith(("--relay-dir=", "--direct-runtime="))]
+        self.start_agent(*with_flags(added, relay_dir=self.relay), f"--direct-run-dir={self.run_dir}")
 
     def start_kubelet(self) -> None:
         """The same without an agent."""

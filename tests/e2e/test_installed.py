@@ -21,6 +21,7 @@ _LIMIT_S = 120.0
 def test_what_the_pages_say_works_on_both_kinds_of_nodes_and_leaves_nothing(site: Site) -> None:
     _install(site)
     _first_volume(site)
+    _upgrade_roll_back_and_install_again(site)
     _without_a_kubelet(site)
     _two_hubs(site)
     _remove(site)
@@ -29,10 +30,12 @@ def test_what_the_pages_say_works_on_both_kinds_of_nodes_and_leaves_nothing(site
 
 def _install(site: Site) -> None:
     page = site.page("install")
-    site.type(page.under("## 1. Images"))
     site.type(page.under("## 2. Certificates"))
     site.type(page.plain("kubectl label node edge-1"))
     site.type(page.under("## 3. The cloud"))
+    _, way_in = page.under("## 3. The cloud", kind="yaml")[:2]
+    site.write("my-cluster/way-in.yaml", way_in)
+    site.helm("upgrade")
     # A later step of the page changes what an earlier one applied: a ready pod may be about to be replaced.
     site.kubectl("-n", "csi-bridge", "rollout", "status", "statefulset/csi-bridge-hub", f"--timeout={_LIMIT_S:g}s")
     site.wait_ready("csi-bridge", "csi-bridge-hub-0")
@@ -95,10 +98,47 @@ def _has_driver(site: Site, node: str) -> bool:
     return "dirdriver.csi" in found.split()
 
 
+def _upgrade_roll_back_and_install_again(site: Site) -> None:
+    """The pods' volumes stay mounted, and the hub's records are found again."""
+    before = site.log("dynamic")
+
+    def hubs_cpu() -> str:
+        return site.of_bridge("statefulset/csi-bridge-hub", ".spec.template.spec.containers[0].resources.requests.cpu")
+
+    def records() -> list[str]:
+        return sorted(site.kubectl("get", "volumeplacements,edgenodes", "--output=name").split())
+
+    site.helm("upgrade", "--set=hub.resources.requests.cpu=50m")
+    assert hubs_cpu() == "50m"
+    _wait_served(site)
+    site.shell("helm rollback csi-bridge --namespace csi-bridge")
+    assert hubs_cpu() == "100m"
+    _wait_served(site)
+    had = records()
+    assert any(it.startswith("volumeplacement") for it in had)
+
+    site.shell("helm uninstall csi-bridge --namespace csi-bridge --wait")
+    assert records() == had
+    assert site.log("dynamic")[: len(before)] == before
+    site.helm("install")
+    _wait_served(site)
+    assert records() == had
+    log = site.log("dynamic")
+    assert (log[: len(before)], len(log) > len(before)) == (before, True)
+
+
+def _wait_served(site: Site) -> None:
+    """Wait until the bridge is whole again: a new volume could be made."""
+    rollout = ("-n", "csi-bridge", "rollout", "status", f"--timeout={_LIMIT_S:g}s")
+    for name in ("csi-bridge-hub", "csi-bridge-driver"):
+        site.kubectl(*rollout, f"statefulset/{name}")
+    site.wait_ready("csi-bridge", "csi-bridge-driver-0")
+
+
 def _without_a_kubelet(site: Site) -> None:
     """As on a cluster where no other node takes the pod."""
     site.kubectl("cordon", "edge-1")
-    site.kubectl("apply", "-k", "deploy/examples/block")
+    site.kubectl("apply", "-f", "deploy/examples/block")
     wait_for(
         lambda: "VolumesMounted" in site.kubectl("get", "events", "--output=jsonpath={.items[*].reason}"),
         what="event that the pod's volume is mounted", timeout_s=_LIMIT_S, instead=site.tell,
@@ -114,12 +154,14 @@ def _two_hubs(site: Site) -> None:
     _, _, renewal = page.plain("--dry-run=client")[0].partition("\n")
     (certificate,) = page.plain("csi-bridge-hub-1.csi-bridge.svc")
     site.type([f"{certificate.rstrip()} hub.example\n", renewal])
-    components, patches, *_ = page.under("### Two hubs", kind="yaml")
-    resources = ", ".join(f"../../deploy/cloud/{it}" for it in ("overlays/join", "digests", "driver", "audit"))
-    made = f"kind: Kustomization\nresources: [{resources}]\n{components}patches:\n{patches}"
-    site.write("my-cluster/cloud/kustomization.yaml", made)
-    site.replace("deploy/cloud/ha/kustomization.yaml", "minReadySeconds: 60", "minReadySeconds: 5")
-    site.kubectl("apply", "-k", "my-cluster/cloud")
+    (two_hubs,) = page.under("### Two hubs", kind="yaml")
+    site.write(
+        "my-cluster/way-in.yaml",
+        f"{two_hubs}  minReadySeconds: 5\n  service: {{shared: true}}\naudit: {{enabled: true}}\n",
+    )
+    made = "helm template csi-bridge deploy/chart --values my-cluster/values.yaml --set audit.enabled=true"
+    site.shell(f"{made} | deploy/images/digests.sh >my-cluster/digests.yaml")
+    site.helm("upgrade")
     wait_for(lambda: _has_two_hubs(site), what="two hubs", timeout_s=2 * _LIMIT_S, instead=site.tell)
     site.kubectl("-n", "csi-bridge", "rollout", "status", "statefulset/csi-bridge-driver", "--timeout=100s")
     assert _leader(site) == "csi-bridge-hub-1"  # it took over when the first one was updated

@@ -185,7 +185,7 @@ async def test_a_hub_that_is_not_the_leader_any_more_sends_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("status", "told"),
-    [(b"503 Away", "503"), (b"404 Not Found", "lacks the kind EdgeNode: apply deploy/cloud/base/crds.yaml")],
+    [(b"503 Away", "503"), (b"404 Not Found", "lacks the kind EdgeNode: apply deploy/chart/templates/crds.yaml")],
 )
 async def test_an_error_of_the_server_is_told_at_once(tmp_path: Path, status: bytes, told: str) -> None:
     away = answering(b"HTTP/1.1 %s\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}" % status)

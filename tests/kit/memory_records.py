@@ -8,16 +8,12 @@ import copy
 import json
 from collections.abc import Callable, Iterable
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
-
-import yaml
 
 from cloud.records.objects import place_of, records_in, value_of
 from cloud.records.records import Adopt, Body, Change, Key, Now, RecordKind, read_all
 from common.store.database_writer import WriteFailed
-
-CRDS = Path(__file__).parents[2] / "deploy/cloud/base/crds.yaml"
+from tests.kit.deployed import CRDS, objects
 
 T = TypeVar("T")
 
@@ -25,7 +21,7 @@ T = TypeVar("T")
 @cache
 def _schemas() -> dict[str, Any]:
     """By kind of custom resource."""
-    found = [it["spec"] for it in yaml.safe_load_all(CRDS.read_text())]
+    found = [it["spec"] for it in objects(CRDS)]
     return {it["names"]["kind"]: it["versions"][0]["schema"]["openAPIV3Schema"] for it in found}
 
 

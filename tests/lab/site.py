@@ -28,9 +28,10 @@ from bench.peers import find_peer
 from tests.e2e.supervisors import KUBELET_S, KeepingSupervisor
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import SERVER_AUTH, Authority
+from tests.kit.deployed import hub_roles
 from tests.kit.leftovers import clear
 from tests.kit.peers import manifests
-from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.cluster_node import HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.sanity import SanityReport, run_sanity
 from tests.kit.peers.sidecars import Sidecars
@@ -161,7 +162,7 @@ class Site:
         return f"{GATEWAY}:{port}"
 
     def _bridge(self, stack: ExitStack) -> Path:
-        self._plane.apply(DEPLOY / "base/hub-rbac.yaml")
+        self._plane.apply(hub_roles())
         kubeconfig = self._plane.service_account_kubeconfig("csi-bridge", HUB)
         authority = Authority(self._directory, lifetime_s=_LONG_S)
         served = authority.issue(

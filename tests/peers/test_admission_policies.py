@@ -1,16 +1,15 @@
-"""The admission policies of deploy/cloud/base, on a real API server: each allows a request and refuses another one."""
+"""The admission policies of the chart, on a real API server: each allows a request and refuses another one."""
 
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes.dynamic.exceptions import DynamicApiError
 
-from tests.kit.deployed import DEPLOY, kustomized, objects, with_components
+from tests.kit.deployed import hub_roles, of_kinds, policies, trial
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.kube_api import KubeApi
 from tests.kit.peers.manifests import claim, node, pod
@@ -59,24 +58,23 @@ class Users:
 @pytest.fixture
 def users(control_plane: ControlPlane) -> Iterator[Users]:
     """Users of an API server on which the policies are effective, with the Node k1 of a kubelet."""
-    with _users(control_plane, objects(DEPLOY / "cloud/base/admission.yaml")) as users:
+    with _users(control_plane, policies()) as users:
         yield users
 
 
 @pytest.fixture
-def edgecore_users(control_plane: ControlPlane, peer: Callable[[str], Path], tmp_path: Path) -> Iterator[Users]:
-    """The same with the policies of the component for nodes with EdgeCore."""
-    made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/base", "cloud/edgecore"))
-    with _users(control_plane, [it for it in made if it["kind"].startswith("ValidatingAdmission")]) as users:
+def edgecore_users(control_plane: ControlPlane) -> Iterator[Users]:
+    """The same with the policies for nodes with EdgeCore."""
+    with _users(control_plane, policies({"hub": {"edgecoreNodes": True}})) as users:
         yield users
 
 
 @contextmanager
-def _users(control_plane: ControlPlane, policies: list[dict[str, Any]]) -> Iterator[Users]:
+def _users(control_plane: ControlPlane, made: list[dict[str, Any]]) -> Iterator[Users]:
     api = control_plane.api
-    control_plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")
+    control_plane.apply(hub_roles())
     api.create(node("k1"))
-    for each in policies:
+    for each in made:
         api.create(each)
     with (
         closing(
@@ -84,13 +82,13 @@ def _users(control_plane: ControlPlane, policies: list[dict[str, Any]]) -> Itera
         ) as hub,
         closing(control_plane.api_for("system:node:k1", "system:nodes")) as kubelet,
     ):
-        made = Users(User(hub), User(kubelet))
+        users = Users(User(hub), User(kubelet))
         try:
             labels = (f"csi-bridge.io/look-{number}" for number in itertools.count())
-            wait_for(lambda: _are_effective(made, next(labels)), what="effective policies", timeout_s=_EFFECTIVE_S)
-            yield made
+            wait_for(lambda: _are_effective(users, next(labels)), what="effective policies", timeout_s=_EFFECTIVE_S)
+            yield users
         finally:
-            for each in policies:
+            for each in made:
                 api.delete(each["kind"], each["metadata"]["name"])
             for each in api.all("Node"):
                 api.delete_now("Node", each["metadata"]["name"])
@@ -293,13 +291,15 @@ def test_only_images_named_by_their_digests_run_in_the_bridges_namespaces(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     api, edges = control_plane.api, "csi-bridge-edge"
-    control_plane.apply(DEPLOY / "edge/base/namespace.yaml")
+    control_plane.apply(of_kinds(trial(), "Namespace", of=edges))
     for where in (edges, namespace):
         api.wait_until("ServiceAccount", "default", bool, what="of pods", namespace=where)
     admin, tag, pinned = User(api), "registry.example/x:1", f"registry.example/x:1@sha256:{'5' * 64}"
     assert admin.create(pod("older", namespace=edges, nodeName="k1", image=tag)) == ""
-    policies = objects(DEPLOY / "cloud/digests/digests.yaml")
-    for each in policies:
+    digests = dict.fromkeys(("cloud", "edge"), f"sha256:{'5' * 64}")
+    values = {"admissionPolicies": {"digests": True}, "images": {"digests": digests}}
+    made = [it for it in policies(values) if it["metadata"]["name"] == "csi-bridge-digests"]
+    for each in made:
         api.create(each)
     try:
         tags = (pod(f"look-{number}", namespace=edges, nodeName="k1", image=tag) for number in itertools.count())
@@ -315,7 +315,7 @@ def test_only_images_named_by_their_digests_run_in_the_bridges_namespaces(
         change = {"spec": {"containers": [{"name": "c", "image": tag}]}}
         assert refusal in admin.patch("Pod", "pinned", change, edges)
     finally:
-        for each in policies:
+        for each in made:
             api.delete(each["kind"], each["metadata"]["name"])
         for each in api.all("Pod", namespace=edges):
             api.delete_now("Pod", each["metadata"]["name"], namespace=edges)

@@ -1,7 +1,7 @@
 """Room on each node: the stock provisioner tells the scheduler what the hub says of each, and pods go where room is."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from tests.kit.bridge import Bridge, Proxy
-from tests.kit.deployed import DEPLOY, granted, kustomized, with_components
+from tests.kit.deployed import driver_objects, granted, hub_roles
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
 from tests.kit.peers.control_plane import ControlPlane
@@ -34,10 +34,10 @@ _LIMIT_S = 120.0
 
 
 @pytest.fixture
-def overlay(peer: Callable[[str], Path], control_plane: ControlPlane, tmp_path: Path) -> Iterator[list[Object]]:
-    """The objects of cloud/driver with cloud/capacity, of which those that the provisioner needs are in the cluster."""
-    made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/driver", "cloud/capacity"))
-    control_plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")  # with the namespace
+def charted(control_plane: ControlPlane) -> Iterator[list[Object]]:
+    """The objects of a driver with capacity, of which those that the provisioner needs are in the cluster."""
+    made = driver_objects(capacity=True)
+    control_plane.apply(hub_roles())  # with the namespace
     for each in made:
         if each["kind"] != "NetworkPolicy":
             control_plane.api.ensure(each)
@@ -107,9 +107,9 @@ def proxy(short_dir: Path, supervisor: Supervisor, vendors: dict[str, RunningDri
 
 
 @pytest.fixture
-def provisioner(proxy: Proxy, overlay: list[Object], sidecars: Sidecars) -> Process:
-    """The provisioner of the overlay, with its flags, environment and ServiceAccount."""
-    (driver,) = (it for it in overlay if it["kind"] == "StatefulSet")
+def provisioner(proxy: Proxy, charted: list[Object], sidecars: Sidecars) -> Process:
+    """The charted provisioner, with its flags, environment and ServiceAccount."""
+    (driver,) = (it for it in charted if it["kind"] == "StatefulSet")
     (container,) = (it for it in driver["spec"]["template"]["spec"]["containers"] if it["name"] == "csi-provisioner")
     of_pod = {"metadata.namespace": "csi-bridge", "metadata.name": _POD}
     variables = os.environ | {it["name"]: of_pod[it["valueFrom"]["fieldRef"]["fieldPath"]] for it in container["env"]}
@@ -122,7 +122,7 @@ def test_pods_go_past_a_full_node_and_one_that_is_away_to_the_one_with_room(
     claims: Claims,
     nodes: dict[str, str],
     vendors: dict[str, RunningDriver],
-    overlay: list[Object],
+    charted: list[Object],
     provisioner: Process,
 ) -> None:
     api, name = control_plane.api, f"{claims.storage_class}-wait"
@@ -165,7 +165,7 @@ def test_pods_go_past_a_full_node_and_one_that_is_away_to_the_one_with_room(
     wait_for(lambda: not room(), what="end of the capacities", timeout_s=_LIMIT_S, instead=room)
     assert not [line for line in provisioner.output().splitlines() if "forbidden" in line]
     asked = {(it.verb, it.group, it.resource) for it in control_plane.asked_by("csi-bridge-driver")}
-    role = [it for it in overlay if it["metadata"]["name"] == "csi-bridge-driver-capacity" and it["kind"] == "Role"]
+    role = [it for it in charted if it["metadata"]["name"] == "csi-bridge-driver-capacity" and it["kind"] == "Role"]
     # Where the API server cannot begin a watch with what there is (before Kubernetes 1.34), sidecars list it first.
     assert granted(role) - asked <= {("list", "storage.k8s.io", "csistoragecapacities")}
     api.delete("CSIDriver", claims.storage_class)

@@ -15,23 +15,37 @@ import yaml
 
 from tests.kit import needs
 from tests.kit.deployed import (
+    CHART,
+    CRDS,
     DEPLOY,
+    DRIVER,
+    NAMESPACE,
     ROOT,
+    SIDECARS,
+    WITH_FILES,
     arguments,
+    charted,
     container,
+    containers,
+    driver_roles,
+    example_driver,
     granted,
-    kustomizations,
-    kustomized,
+    hub_roles,
+    manifests,
     objects,
+    of_kinds,
     pod_spec,
-    with_components,
+    relaying_agent,
+    template,
+    trial,
     with_flags,
 )
 from tests.kit.forms import in_each_form
-from tests.kit.peers import manifests
+from tests.kit.peers import manifests as made_up
 from tests.kit.peers.claims import Claims
 from tests.kit.peers.control_plane import ControlPlane
-from tests.kit.peers.deployment import SIDECARS, Deployment
+from tests.kit.peers.deployment import SIDECARS as NAMES
+from tests.kit.peers.deployment import Deployment
 from tests.kit.peers.kube_api import KubeApi
 from tests.kit.peers.manifests import GIB
 from tests.kit.peers.sidecars import Sidecars
@@ -52,17 +66,65 @@ STEP_BY_STEP = {
     "images/Dockerfile": "tests/e2e/images.py builds it",
     "images/build.sh": "tests/e2e/images.py runs it",
     "images/digests.sh": "a newcomer types it, below",
+    "release.py": "tests/integration/test_release.py runs it",
+    "release-tools.txt": "deploy/release.py installs them",
+    "trial-values.yaml": "`make trial` reads it",
     "images/csidriver": "runs below, as KubeEdge's StatefulSet would",
 }
 """Files that kubectl does not read, and who does."""
 
 
-# ---- on the API server -----------------------------------------------------------------------------------------------
+# ---- the chart, on the API server ------------------------------------------------------------------------------------
 
+OTHER: Object = {"name": "other.csi", "shortName": "other", "sidecars": SIDECARS, "args": ["--placement=local"]}
+FULL: Object = {
+    **DRIVER,
+    "capacity": True,
+    "groupSnapshots": True,
+    "secrets": [{"namespace": "default", "names": ["storage-credentials"]}],
+    "serviceAccountTokens": [{"namespace": "default", "names": ["default"]}],
+}
+DIGESTS = dict.fromkeys(("cloud", "edge", "kubectl", "livenessprobe"), f"sha256:{'5' * 64}") | {
+    f"csi-{name}": f"sha256:{'6' * 64}" for name in SIDECARS
+}
 
-@pytest.fixture(scope="module")
-def rendered(peer: Callable[[str], Path]) -> dict[str, list[Object]]:
-    return {str(path.relative_to(DEPLOY)): kustomized(peer("kubectl"), path) for path in kustomizations()}
+FORMS: dict[str, Object] = {
+    "certificates from files": WITH_FILES,
+    "everything": {
+        "createNamespace": True,
+        "certificates": {"make": True, "names": ["hub.example"]},
+        "drivers": [FULL, OTHER],
+        "agent": {"relay": True, "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}]},
+        "audit": {"enabled": True},
+        "admissionPolicies": {"digests": True},
+        "images": {"digests": DIGESTS, "pullSecrets": ["registry"]},
+    },
+    "two hubs": {
+        "createNamespace": True,
+        "hub": {"replicas": 2},
+        "drivers": [DRIVER, OTHER],
+        "audit": {"enabled": True},
+    },
+    "one pod": {"createNamespace": True, "drivers": [{**DRIVER, "inHub": True}, {**OTHER, "inHub": True}]},
+    "two hubs in one pod": {
+        "createNamespace": True,
+        "hub": {"replicas": 2, "service": {"type": "NodePort", "nodePorts": [{"wss": 30350}, {"wss": 30351}]}},
+        "drivers": [{**DRIVER, "inHub": True}],
+    },
+    "direct volumes": {"createNamespace": True, "agent": {"relay": True, "directRuntimes": ["kata=go:4.1"]}},
+    "KubeEdge": {
+        "createNamespace": True,
+        "hub": {"join": False, "edgecoreNodes": True, "socketDir": "/var/lib/kubeedge"},
+        "agent": {
+            "join": False,
+            "hub": "wss://hub.example:10350",
+            "rootDir": "/var/lib/edged",
+            "nodeSelector": {"node-role.kubernetes.io/edge": ""},
+        },
+    },
+    "in a trial": {"createNamespace": True, **yaml.safe_load((DEPLOY / "trial-values.yaml").read_text())},
+}
+"""Values of the chart, by what they are for."""
 
 
 @pytest.fixture
@@ -86,175 +148,236 @@ def _output(*command: object, text: str = "") -> str:
 
 @pytest.fixture
 def kinds(sidecars: Sidecars, control_plane: ControlPlane) -> None:
-    """What the folders suppose to be there: the kinds of snapshots, and the namespaces."""
+    """What the chart and the examples suppose to be there: the kinds of snapshots, and the namespaces."""
     sidecars.install_snapshot_kinds()
-    for path in ("cloud/base/hub-rbac.yaml", "edge/base/namespace.yaml", "examples/driver/namespace.yaml"):
-        for found in objects(DEPLOY / path):
-            if found["kind"] == "Namespace":
-                control_plane.api.ensure(found)
+    control_plane.apply(of_kinds(trial(), "Namespace"))
+    control_plane.apply(DEPLOY / "examples/driver/namespace.yaml")
 
 
 _LEVEL = "pod-security.kubernetes.io/enforce"
 
-_ON_ITS_HOST = "cloud/overlays/kubeedge"
-"""Its hub uses a directory of its host, as root: its namespace has another level of Pod Security."""
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize("form", FORMS)
+def test_the_api_server_takes_every_object_of_the_chart(
+    form: str, judged: Callable[[list[Object]], list[str]], control_plane: ControlPlane
+) -> None:
+    """Without a warning: no pod asks for more than its namespace allows, which in the cloud is next to nothing."""
+    made = charted(FORMS[form])
+    namespaces = {it["metadata"]["name"]: it["metadata"]["labels"] for it in of_kinds(made, "Namespace")}
+    level = namespaces[NAMESPACE][_LEVEL]
+    # A hub that uses a directory of its host, as root, has another level.
+    assert level == ("privileged" if form == "KubeEdge" else "restricted")
+    control_plane.api.patch("Namespace", NAMESPACE, {"metadata": {"labels": {_LEVEL: level}}})
+    try:
+        said = judged(made)
+    finally:
+        control_plane.api.patch("Namespace", NAMESPACE, {"metadata": {"labels": {_LEVEL: "restricted"}}})
+    assert len(said) == len(made)
+    assert all(line.endswith("serverside-applied (server dry run)") for line in said)
 
 
 @pytest.mark.usefixtures("kinds")
-def test_the_api_server_takes_every_object_of_every_folder(
-    rendered: dict[str, list[Object]], judged: Callable[[list[Object]], list[str]], control_plane: ControlPlane
-) -> None:
-    """Without a warning: no pod asks for more than its namespace allows, which in the cloud is next to nothing."""
-    assert _level(rendered["cloud/base"]) == "restricted"
-    every = [found for path, made in rendered.items() if path != _ON_ITS_HOST for found in made]
-    said = judged(every)
-    assert len(said) == len(every)
-    assert all(line.endswith("serverside-applied (server dry run)") for line in said)
-
-    on_its_host = rendered[_ON_ITS_HOST]
-    control_plane.api.patch("Namespace", "csi-bridge", {"metadata": {"labels": {_LEVEL: _level(on_its_host)}}})
-    try:
-        assert len(judged(on_its_host)) == len(on_its_host)
-    finally:
-        control_plane.api.patch("Namespace", "csi-bridge", {"metadata": {"labels": {_LEVEL: "restricted"}}})
+def test_the_api_server_takes_every_object_of_the_examples(judged: Callable[[list[Object]], list[str]]) -> None:
+    made = [found for path in manifests() if path.is_relative_to(DEPLOY / "examples") for found in objects(path)]
+    assert len(judged(made)) == len(made)
 
 
-def _level(made: list[Object]) -> str:
-    (namespace,) = (it for it in made if it["kind"] == "Namespace")
-    return str(namespace["metadata"]["labels"][_LEVEL])
+@pytest.mark.parametrize("form", FORMS)
+def test_helm_finds_no_fault_with_the_chart(form: str, peer: Callable[[str], Path]) -> None:
+    _output(peer("helm"), "lint", "--strict", "--quiet", CHART, "--values=-", text=yaml.safe_dump(FORMS[form]))
+
+
+def test_the_trial_is_a_rendering_of_the_chart() -> None:
+    """`make trial` writes it."""
+    head = "# A trial on one cluster (docs/install.md). `make trial` renders it from deploy/chart: change it there.\n"
+    text = head + yaml.safe_dump_all(
+        charted(FORMS["in a trial"]), default_flow_style=None, width=140, sort_keys=False, allow_unicode=True
+    )
+    if os.environ.get("CSI_BRIDGE_WRITE_TRIAL"):
+        (DEPLOY / "trial.yaml").write_text(text)
+    assert (DEPLOY / "trial.yaml").read_text() == text, "make trial"
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"drivers": [DRIVER, {**DRIVER, "name": "other.csi"}]}, "dirdriver.csi and other.csi need a shortName each"),
+        ({"hub": {"replicas": 2, "socketDir": "/var/lib/kubeedge"}}, "two hubs (hub.replicas=2) cannot both serve"),
+        ({"hub": {"join": False}}, "set agent.join=false, and bring each node its certificate"),
+        ({"agent": {"join": False}}, "also need agent.hub, the hub's address such as wss://hub.example:10350"),
+        ({"agent": {"namespace": NAMESPACE}}, "are both csi-bridge"),
+        ({"admissionPolicies": {"digests": True}}, "images.digests has none for"),
+        ({"drivers": [{**DRIVER, "sidecars": {}, "capacity": True}]}, "is told by its provisioner"),
+        ({"drivers": [{**DRIVER, "sidecars": {}, "groupSnapshots": True}]}, "are made by its snapshotter"),
+        ({"drivers": [{**DRIVER, "inHub": True, "args": ["--http=x"]}]}, "may only be --placement, --nodeid and"),
+        ({"hub": {"service": {"nodePorts": [{}, {}]}}}, "has 2 entries for 1 Services"),
+        ({"hub": {"replica": 2}}, "additional properties 'replica' not allowed"),
+        ({"hub": {"replicas": 3}}, "at '/hub/replicas'"),
+        ({"drivers": [{"name": "a.csi"}]}, "missing property 'sidecars'"),
+        ({"images": {"digests": {"cloud": "latest"}}}, "at '/images/digests/cloud'"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_with_the_reason(values: Object, reason: str) -> None:
+    done = template(values)
+    assert done.returncode != 0
+    assert reason in done.stderr
+
+
+def test_before_kubernetes_1_30_the_policies_must_be_left_out() -> None:
+    older = "--kube-version=1.29.0"
+    assert "set admissionPolicies.enabled=false" in template({}, older).stderr
+    made = charted({"admissionPolicies": {"enabled": False}}, older)
+    assert of_kinds(made, "StatefulSet")
+    assert not of_kinds(made, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+
+
+def test_every_object_is_in_the_namespace_of_the_release_or_of_the_agents() -> None:
+    """But for those whose place Kubernetes or the values say."""
+    made = charted(FORMS["everything"], "--namespace=storage")
+    places = {it["metadata"].get("namespace") for it in made}
+    assert places == {None, "storage", "csi-bridge-edge", "kube-node-lease", "default"}
+    of_agents = {it["kind"] for it in made if it["metadata"].get("namespace") == "csi-bridge-edge"}
+    assert of_agents == {"ServiceAccount", "DaemonSet"}
+    text = yaml.safe_dump_all(made)
+    assert "system:serviceaccount:storage:csi-bridge-hub" in text
+    assert not re.findall(r"serviceaccount:csi-bridge:|csi-bridge\.svc", text)
+
+
+def test_an_uninstalled_chart_leaves_the_records() -> None:
+    kept = {it["metadata"]["name"] for it in charted() if "helm.sh/resource-policy" in str(it["metadata"])}
+    assert kept == {it["metadata"]["name"] for it in objects(CRDS)}
+    assert len(kept) == 4
 
 
 def test_no_file_is_left_out() -> None:
-    read = {DEPLOY / name for name in STEP_BY_STEP}
-    for path in kustomizations():
-        read.add(path / "kustomization.yaml")
-        content = yaml.safe_load((path / "kustomization.yaml").read_text())
-        named = [*content.get("resources", ()), *(it["path"] for it in content.get("patches", ()) if "path" in it)]
-        read |= {file for name in named if (file := (path / name).resolve()).is_file()}
+    read = {DEPLOY / name for name in STEP_BY_STEP} | set(manifests())
+    read |= {path for path in CHART.rglob("*") if path.is_file()}
     assert sorted(read) == sorted(path for path in DEPLOY.rglob("*") if path.is_file())
 
 
-def test_whoever_may_call_the_hub_alone_may_call_its_pod(rendered: dict[str, list[Object]]) -> None:
-    """The podSelector of a way out means the hub's pod in every folder, whatever labels an overlay adds."""
-    (hub,) = _pods(rendered["cloud/base"])
-    ways = {
-        (path, policy["metadata"]["name"]): _selects(to["podSelector"], hub)
-        for path, made in rendered.items()
-        for policy in _policies(made)
+@pytest.mark.parametrize("form", FORMS)
+def test_whoever_may_call_the_hub_alone_may_call_its_pod(form: str) -> None:
+    """The podSelector of a way out means the hub's pod, whatever labels it has."""
+    made = charted(FORMS[form])
+    (hub,) = (it["spec"]["template"]["metadata"]["labels"] for it in of_kinds(made, "StatefulSet", of="csi-bridge-hub"))
+    ways = [
+        _selects(to["podSelector"], hub)
+        for policy in of_kinds(made, "NetworkPolicy")
         for rule in policy["spec"]["egress"]
         for to in rule.get("to", ())
+    ]
+    assert all(ways)
+    drivers = FORMS[form].get("drivers", [])
+    apart, inside = (sum(bool(it.get("inHub")) is where for it in drivers) for where in (False, True))
+    assert len(ways) == apart + bool(inside)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_edge_nodes_and_proxy_drivers_reach_the_ports_that_the_hub_offers_them(form: str) -> None:
+    made = charted(FORMS[form])
+    ports = {it["name"] for it in container("hub", FORMS[form])["ports"]} - {"hub-http"}
+    services = {
+        it["metadata"]["name"]: {port["targetPort"] for port in it["spec"]["ports"]} for it in of_kinds(made, "Service")
     }
-    assert ways == {
-        ("cloud/driver", "csi-bridge-driver"): True,
-        ("cloud/another-driver", "csi-bridge-driver-other"): True,
-        ("cloud/overlays/one-pod", "csi-bridge-hub"): True,
-    }
+    assert services.pop("csi-bridge-hub") == {"wss"}
+    assert all(it == ports for it in services.values())
+    (policy,) = of_kinds(made, "NetworkPolicy", of="csi-bridge-hub")
+    assert {rule["ports"][0]["port"] for rule in policy["spec"]["ingress"] if "from" not in rule} == ports
 
 
-def test_edge_nodes_and_proxy_drivers_reach_one_port_of_the_hub(rendered: dict[str, list[Object]]) -> None:
-    for path in ("cloud/base", "cloud/overlays/one-pod", "cloud/overlays/kubeedge"):
-        ways = {
-            it["metadata"]["name"]: [port["targetPort"] for port in it["spec"]["ports"]]
-            for it in rendered[path]
-            if it["kind"] == "Service"
-        }
-        assert ways == {"csi-bridge-edges": ["wss"], "csi-bridge-hub": ["wss"]}
-    (hub,) = _policies(rendered["cloud/base"])
-    assert {"ports": [{"port": "wss"}]} in hub["spec"]["ingress"]
-
-
-@pytest.mark.usefixtures("kinds")
-def test_each_of_two_hubs_has_an_address_of_its_own(
-    peer: Callable[[str], Path], judged: Callable[[list[Object]], list[str]], tmp_path: Path
-) -> None:
+def test_each_of_two_hubs_has_an_address_of_its_own() -> None:
     """By which nodes and proxy drivers reach it. The certificate that docs/install.md makes has all these names."""
-    made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/overlays/join", "cloud/ha"))
-    (hub,) = (it["spec"] for it in made if it["kind"] == "StatefulSet")
+    made = charted(FORMS["two hubs"])
+    (hub,) = (it["spec"] for it in of_kinds(made, "StatefulSet", of="csi-bridge-hub"))
     labels = hub["template"]["metadata"]["labels"]
     pods = [f"csi-bridge-hub-{number}" for number in range(hub["replicas"])]
-    ways = {it["metadata"]["name"]: it["spec"] for it in made if it["kind"] == "Service"}
+    ways = {it["metadata"]["name"]: it["spec"] for it in of_kinds(made, "Service")}
     assert ways.pop("csi-bridge-hub")["selector"] == labels
     assert {name: it["selector"] for name, it in ways.items()} == {
         pod: {**labels, "statefulset.kubernetes.io/pod-name": pod} for pod in pods
     }
-    ports = {it["name"] for it in hub["template"]["spec"]["containers"][0]["ports"]}
-    assert {port["targetPort"] for it in ways.values() for port in it["ports"]} == ports - {"hub-http"}
-    of_driver = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/another-driver", "cloud/ha/driver"))
-    (driver,) = (it["spec"] for it in of_driver if it["kind"] == "StatefulSet")
-    spec = driver["template"]["spec"]
-    dialled = {it.partition("=")[2] for it in spec["containers"][0]["args"] if it.startswith("--hub-endpoint=")}
-    (spread,) = spec["topologySpreadConstraints"]
-    assert (driver["replicas"], spread["matchLabelKeys"]) == (2, ["csi-bridge.io/driver"])
-    assert _selects(spread["labelSelector"], driver["template"]["metadata"]["labels"])
     inside = [f"{pod}.csi-bridge.svc" for pod in pods]
-    assert dialled == {f"wss://{name}:10350" for name in inside}
-    in_one_pod = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/overlays/one-pod", "cloud/ha"))
-    (hub_inside,) = (it["spec"]["template"]["spec"]["containers"] for it in in_one_pod if it["kind"] == "StatefulSet")
-    (args,) = (it["args"] for it in hub_inside if it["name"] == "hub")
-    assert {it.partition("=")[2] for it in args if it.startswith("--hub-endpoint=")} == dialled
+    for driver in (it["spec"] for it in of_kinds(made, "StatefulSet", of="csi-bridge-driver")):
+        spec = driver["template"]["spec"]
+        assert _dialled(spec["containers"][0]) == {f"wss://{name}:10350" for name in inside}
+        (spread,) = spec["topologySpreadConstraints"]
+        assert (driver["replicas"], spread["matchLabelKeys"]) == (2, ["csi-bridge.io/driver"])
+        assert _selects(spread["labelSelector"], driver["template"]["metadata"]["labels"])
+    assert _dialled(container("hub", FORMS["two hubs in one pod"])) == {f"wss://{name}:10350" for name in inside}
     named = (ROOT / "docs/install.md").read_text().partition("### Two hubs")[2].partition("```")[2].partition("```")[0]
     assert {*inside, "csi-bridge-hub.csi-bridge.svc"} < set(named.replace("\\\n", "").split())
-    (budget,) = (it["spec"] for it in made if it["kind"] == "PodDisruptionBudget")
+    (budget,) = (it["spec"] for it in of_kinds(made, "PodDisruptionBudget"))
     (apart,) = hub["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert [_selects(it, labels) for it in (budget["selector"], apart["labelSelector"])] == [True, True]
-    for each in ([*made, *of_driver], in_one_pod):
-        assert len(judged(each)) == len(each)
 
 
-@pytest.mark.usefixtures("kinds")
-def test_the_nightly_audit_asks_both_hubs(
-    peer: Callable[[str], Path], judged: Callable[[list[Object]], list[str]], tmp_path: Path
-) -> None:
+def _dialled(container: Object) -> set[str]:
+    return {it.partition("=")[2] for it in container["args"] if it.startswith("--hub-endpoint=")}
+
+
+def test_the_nightly_audit_asks_both_hubs() -> None:
     """Only the leader answers, and one answer is enough."""
-    made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/audit", "cloud/ha"))
-    (job,) = (it["spec"]["jobTemplate"]["spec"] for it in made if it["kind"] == "CronJob")
+    made = charted(FORMS["two hubs"])
+    (job,) = (it["spec"]["jobTemplate"]["spec"] for it in of_kinds(made, "CronJob"))
     assert (job["completions"], job["successPolicy"]) == (2, {"rules": [{"succeededCount": 1}]})
     (audit,) = job["template"]["spec"]["containers"]
     asked = {arguments(audit, JOB_COMPLETION_INDEX=str(number))[2] for number in range(job["completions"])}
-    (role,) = (it["rules"] for it in made if it["kind"] == "Role")
+    (role,) = (it["rules"] for it in of_kinds(made, "Role", of="csi-bridge-audit"))
     assert [asked] * 2 == [set(rule["resourceNames"]) for rule in role]
-    assert len(judged(made)) == len(made)
 
 
-def test_what_is_made_for_another_driver_is_for_its_pod_alone(rendered: dict[str, list[Object]]) -> None:
-    made = rendered["cloud/another-driver"]
-    (first,), (other,) = _pods(rendered["cloud/driver"]), _pods(made)
-    selectors = [it["spec"]["podSelector"] for it in _policies(made)]
-    selectors += [it["spec"]["selector"] for it in made if it["kind"] == "StatefulSet"]
+def test_what_is_made_for_another_driver_is_for_its_pod_alone() -> None:
+    made = charted(FORMS["two hubs"])
+    first, other = (
+        it["spec"]["template"]["metadata"]["labels"] for it in of_kinds(made, "StatefulSet", of="csi-bridge-driver")
+    )
+    of_other = of_kinds(made, "NetworkPolicy", "StatefulSet", of="csi-bridge-driver-other")
+    selectors = [it["spec"].get("podSelector") or it["spec"]["selector"] for it in of_other]
     assert [(_selects(it, other), _selects(it, first)) for it in selectors] == [(True, False)] * 2
 
 
-@pytest.mark.parametrize("of", ["base", "overlays/join", "overlays/kubeedge", "overlays/one-pod"])
-def test_each_hub_can_write_the_csinodes_of_edgecores(peer: Callable[[str], Path], tmp_path: Path, of: str) -> None:
-    made = kustomized(peer("kubectl"), with_components(tmp_path, f"cloud/{of}", "cloud/edgecore"))
-    (hub,) = (it for it in made if (it["kind"], it["metadata"]["name"]) == ("StatefulSet", "csi-bridge-hub"))
-    assert "--edgecore-nodes=true" in hub["spec"]["template"]["spec"]["containers"][0]["args"]
+def test_what_runs_in_the_cloud_keeps_off_the_edge() -> None:
+    wanted = {("csi-bridge.io/edge", "DoesNotExist"), ("node-role.kubernetes.io/edge", "DoesNotExist")}
+    made = of_kinds(charted(FORMS["everything"]), "StatefulSet", "CronJob", "Job")
+    assert len(made) == 5
+    for spec in filter(None, map(pod_spec, made)):
+        required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (term,) = required["nodeSelectorTerms"]
+        assert {(it["key"], it["operator"]) for it in term["matchExpressions"]} == wanted
+
+
+@pytest.mark.parametrize("name", ["hub", "csi-provisioner", "csi-provisioner-other"])
+def test_in_one_pod_the_hub_serves_the_sockets_that_the_sidecars_call(name: str) -> None:
+    """They are those of a pod of their own, without the liveness probe: the hub's own probe is about its process."""
+    inside = container(name, FORMS["one pod"])
+    suffix = "-other" if name.endswith("-other") else ""
+    if name == "hub":
+        served = [it for it in inside["args"] if it.startswith("--serve=")]
+        assert served == [
+            "--serve=dirdriver.csi=unix:///csi/csi.sock",
+            "--serve=other.csi=unix:///csi-other/csi.sock,placement=local",
+        ]
+        places = {it["name"]: it["mountPath"] for it in inside["volumeMounts"]}
+        assert (places["socket"], places["socket-other"]) == ("/csi", "/csi-other")
+        return
+    alone = container(name.removesuffix("-other"))
+    assert inside["volumeMounts"] == [{"name": f"socket{suffix}", "mountPath": "/csi"}]
+    same = {key: value for key, value in inside.items() if key not in {"name", "volumeMounts"}}
+    assert same == {key: value for key, value in alone.items() if key not in {"name", "volumeMounts"}}
 
 
 @pytest.mark.parametrize("suffix", ["", "-other"])
-def test_a_drivers_components_combine(peer: Callable[[str], Path], tmp_path: Path, suffix: str) -> None:
-    """Also in a copy of the template, where all objects have a name of their own."""
-    folder = with_components(
-        tmp_path, "cloud/another-driver" if suffix else "cloud/driver", "cloud/capacity", "cloud/group-snapshots"
-    )
-    made = kustomized(peer("kubectl"), folder)
-    (driver,) = (it for it in made if it["kind"] == "StatefulSet")
+def test_a_drivers_further_permissions_are_for_its_own_account(suffix: str) -> None:
+    made = charted({"drivers": [{**FULL, **({"shortName": suffix[1:]} if suffix else {})}]})
+    (driver,) = of_kinds(made, "StatefulSet", of="csi-bridge-driver")
     flags = {it["name"]: it.get("args", ()) for it in driver["spec"]["template"]["spec"]["containers"]}
     assert "--enable-capacity" in flags["csi-provisioner"]
-    if not suffix:  # the template leaves the snapshotter out
-        assert "--feature-gates=CSIVolumeGroupSnapshot=true" in flags["csi-snapshotter"]
+    assert "--feature-gates=CSIVolumeGroupSnapshot=true" in flags["csi-snapshotter"]
     bound = {it["roleRef"]["name"]: it["subjects"] for it in made if it["kind"].endswith("RoleBinding")}
     for role in (f"csi-bridge-driver-capacity{suffix}", f"csi-bridge-driver-group-snapshotter{suffix}"):
         assert [it["name"] for it in bound[role]] == [f"csi-bridge-driver{suffix}"]
         assert role in {it["metadata"]["name"] for it in made if it["kind"].endswith("Role")}
-
-
-def _policies(made: list[Object]) -> list[Object]:
-    return [it for it in made if it["kind"] == "NetworkPolicy"]
-
-
-def _pods(made: list[Object]) -> list[dict[str, str]]:
-    return [it["spec"]["template"]["metadata"]["labels"] for it in made if it["kind"] == "StatefulSet"]
 
 
 def _selects(selector: Object, labels: dict[str, str]) -> bool:
@@ -262,8 +385,8 @@ def _selects(selector: Object, labels: dict[str, str]) -> bool:
     return bool(selector["matchLabels"].items() <= labels.items())
 
 
-def test_kubeedges_agents_find_the_drivers_where_edgecore_does(rendered: dict[str, list[Object]]) -> None:
-    spec = _of_daemons(rendered["edge/overlays/kubeedge"])
+def test_kubeedges_agents_find_the_drivers_where_edgecore_does() -> None:
+    spec = _of_daemons(charted(FORMS["KubeEdge"]))
     (agent,) = spec["containers"]
     assert "--root-dir=/var/lib/edged" in agent["args"]
     places = {it["name"]: it["hostPath"]["path"] for it in spec["volumes"] if "hostPath" in it}
@@ -295,7 +418,7 @@ def start_vendor(supervisor: Supervisor, directory: Path, *flags: str, name: str
     socket.parent.mkdir(parents=True)
     state = directory / "vendor"
     state.mkdir()
-    given = arguments(container("examples/driver/node.yaml", "dirdriver"), NODE_NAME=_NODE)
+    given = arguments(example_driver(), NODE_NAME=_NODE)
     args = with_flags(given, endpoint=f"unix://{socket}", state_dir=state, drivername=name)
     program = [sys.executable, "-m", "tests.kit.testdriver.main"] if flags else [_BIN / "dirdriver"]
     supervisor.start("dirdriver", [*program, *args, *flags], ready=lambda: listens_on(socket), timeout_s=_READY_S)
@@ -315,11 +438,10 @@ class Cloud:
         """The sidecars of a pod of their own, or those of the hub's `pod`."""
         self._plane = plane
         if pod is None:
-            plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")
-            plane.apply(DEPLOY / "cloud/driver/rbac.yaml")
-            self.account, self.hub, self.serves = "csi-bridge-driver", container("cloud/base/hub.yaml", "hub"), ""
+            plane.apply([*hub_roles(), *driver_roles()])
+            self.account, self.hub, self.serves = "csi-bridge-driver", container("hub"), ""
         else:
-            self.account, self.serves = pod["spec"]["serviceAccountName"], pod["metadata"]["labels"][_OF_DRIVER]
+            self.account, self.serves = pod["spec"]["serviceAccountName"], "dirdriver.csi"
             (self.hub,) = (it for it in pod["spec"]["containers"] if it["name"] == "hub")
 
     @cached_property
@@ -327,22 +449,19 @@ class Cloud:
         return self._plane.service_account_kubeconfig("csi-bridge", "csi-bridge-hub")
 
 
-_OF_DRIVER = "csi-bridge.io/driver"
-
-
 @pytest.fixture
 def cloud(
     control_plane: ControlPlane,
     peer: Callable[[str], Path],
-    rendered: dict[str, list[Object]],
     *,
     in_hub: bool,
 ) -> Iterator[Cloud]:
-    """The cloud's part of deploy/. In one pod it is the whole overlay, applied."""
+    """The cloud's part of deploy/. In one pod it is all that the chart makes, applied."""
     if not in_hub:
         yield Cloud(control_plane)
         return
-    made = yaml.safe_dump_all(rendered["cloud/overlays/one-pod"])
+    rendered = charted({**WITH_FILES, "agent": {"enabled": False}, "drivers": [{**DRIVER, "inHub": True}]})
+    made = yaml.safe_dump_all(rendered)
     kubectl = (peer("kubectl"), f"--kubeconfig={control_plane.admin_kubeconfig()}")
     _output(*kubectl, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", "-", text=made)
     hub = control_plane.api.get("StatefulSet", "csi-bridge-hub", namespace="csi-bridge")
@@ -350,13 +469,13 @@ def cloud(
     yield Cloud(control_plane, hub["spec"]["template"])
     # Other tests have the namespace and the kinds, too.
     shared = {"Namespace", "CustomResourceDefinition"}
-    rest = yaml.safe_dump_all(it for it in rendered["cloud/overlays/one-pod"] if it["kind"] not in shared)
+    rest = yaml.safe_dump_all(it for it in rendered if it["kind"] not in shared)
     _output(*kubectl, "delete", "--wait=false", "-f", "-", text=rest)
 
 
-@pytest.mark.parametrize("name", SIDECARS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_sidecar_knows_its_flags(name: str, peer: Callable[[str], Path]) -> None:
-    command = [str(peer(name)), *arguments(container("cloud/driver/driver.yaml", name)), "--version"]
+    command = [str(peer(name)), *arguments(container(name)), "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -365,8 +484,8 @@ def test_a_sidecar_knows_its_flags(name: str, peer: Callable[[str], Path]) -> No
 def edge_1(control_plane: ControlPlane) -> str:
     """The node, as its kubelet and the driver's registration leave it in the cluster."""
     api, key = control_plane.api, "topology.dirdriver.csi/node"
-    api.create(manifests.node(_NODE, labels={key: _NODE, "csi-bridge.io/edge": "kubelet"}))
-    api.create(manifests.csi_node(_NODE, drivers={"dirdriver.csi": _NODE}, topology_keys=[key]))
+    api.create(made_up.node(_NODE, labels={key: _NODE, "csi-bridge.io/edge": "kubelet"}))
+    api.create(made_up.csi_node(_NODE, drivers={"dirdriver.csi": _NODE}, topology_keys=[key]))
     return _NODE
 
 
@@ -398,15 +517,12 @@ def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
     sidecars.start_snapshot_controller()
     deployment.start_hub_of(cloud.hub, kubeconfig=cloud.hub_kubeconfig, serves=cloud.serves)
     vendor = start_vendor(supervisor, short_dir, "--mutable-parameter=tier")
-    deployment.new_agent(_NODE, of=container("edge/base/agent.yaml", "agent"), root=short_dir / "root").start()
+    deployment.new_agent(_NODE, of=container("agent"), root=short_dir / "root").start()
     proxy = deployment.start_proxy("dirdriver.csi")
     deployment.wait_routed(proxy.sidecar())
-    stock = [
-        sidecars.start_deployed(container("cloud/driver/driver.yaml", name), proxy.socket, account=cloud.account)
-        for name in SIDECARS
-    ]
+    stock = [sidecars.start_deployed(container(name), proxy.socket, account=cloud.account) for name in NAMES]
 
-    api.create(manifests.attributes_class("gold", driver="dirdriver.csi", tier="gold"))
+    api.create(made_up.attributes_class("gold", driver="dirdriver.csi", tier="gold"))
     claims.ask("data", annotations=of_node, volumeAttributesClassName="gold")
     volume = claims.wait_bound("data")["metadata"]["name"]
     claims.grow("data", 2 * GIB)
@@ -430,7 +546,7 @@ def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
         assert process.running
         assert not re.findall(r"^.*forbidden.*$", process.output(), re.MULTILINE)
     asked = control_plane.asked_by(cloud.account, since=before)
-    unused = granted(objects(DEPLOY / "cloud/driver/rbac.yaml")) - {(it.verb, it.group, it.resource) for it in asked}
+    unused = granted(driver_roles()) - {(it.verb, it.group, it.resource) for it in asked}
     # Where the API server cannot begin a watch with what there is (before Kubernetes 1.34), sidecars list it first. An
     # event is patched if it comes again.
     assert {it for it in unused if it[0] != "list"} <= {("patch", "", "events")}
@@ -443,7 +559,7 @@ _SOURCES = {
 
 
 def _attach_and_detach(api: KubeApi, volume: str) -> None:
-    api.create(manifests.volume_attachment("deploy", driver="dirdriver.csi", node=_NODE, volume=volume))
+    api.create(made_up.volume_attachment("deploy", driver="dirdriver.csi", node=_NODE, volume=volume))
     api.wait_status("VolumeAttachment", "deploy", "attached")
     api.delete("VolumeAttachment", "deploy")
     api.wait_gone("VolumeAttachment", "deploy")
@@ -469,16 +585,10 @@ def test_the_relay_tells_the_kubelet_the_node_of_a_driver_without_a_topology(
     deployment: Deployment,
     supervisor: Supervisor,
     short_dir: Path,
-    tmp_path: Path,
-    peer: Callable[[str], Path],
 ) -> None:
-    deployment.start_hub_of(container("cloud/base/hub.yaml", "hub"))
+    deployment.start_hub_of(container("hub"))
     start_vendor(supervisor, short_dir, "--no-topology", "--no-attach")
-    agent, joined = (
-        _of_daemons(kustomized(peer("kubectl"), with_components(tmp_path, of, "edge/relay")))["containers"][0]
-        for of in ("edge/base", "edge/overlays/join")
-    )
-    assert joined["args"][-1] == agent["args"][-1]
+    agent = relaying_agent(directRuntimes=[])
     relay = short_dir / "root/plugins/csi-bridge"
     deployment.new_agent(_NODE, of=agent, root=short_dir / "root", relay_dir=relay).start()
 
@@ -493,14 +603,14 @@ def test_the_relay_tells_the_kubelet_the_node_of_a_driver_without_a_topology(
 
 
 def test_kubeedges_stateful_set_works_with_another_image(
-    deployment: Deployment, supervisor: Supervisor, short_dir: Path, rendered: dict[str, list[Object]]
+    deployment: Deployment, supervisor: Supervisor, short_dir: Path
 ) -> None:
     """With the part of it that docs/from-kubeedge.md shows, the hub on CloudCore's socket, and EdgeCore's directory."""
-    deployment.start_hub_of(container("cloud/base/hub.yaml", "hub"))
+    deployment.start_hub_of(container("hub"))
     name, csi = "csi-hostpath", short_dir / "csi/csi.sock"
     csi.parent.mkdir()
     start_vendor(supervisor, short_dir, name=name)
-    (agent,) = _of_daemons(rendered["edge/overlays/kubeedge"])["containers"]
+    agent = container("agent", FORMS["KubeEdge"])
     deployment.new_agent(_NODE, of=agent, root=short_dir / "root").start()
 
     shown = re.findall("```yaml\n(.*?)```", (ROOT / "docs/from-kubeedge.md").read_text(), re.DOTALL)
@@ -526,16 +636,6 @@ def test_kubeedges_stateful_set_works_with_another_image(
         assert sidecar.call("GetPluginInfo").answer.name == name
 
 
-def test_the_patch_for_older_kubernetes_leaves_out_every_policy(tmp_path: Path, peer: Callable[[str], Path]) -> None:
-    shown = re.findall("```yaml\n(.*?)```", (ROOT / "docs/install.md").read_text(), re.DOTALL)
-    (patch,) = (text for text in shown if "admissionregistration" in text)
-    with (with_components(tmp_path, "cloud/overlays/join") / "kustomization.yaml").open("a") as file:
-        file.write(patch)
-    kinds = [it["kind"] for it in kustomized(peer("kubectl"), tmp_path)]
-    assert "StatefulSet" in kinds
-    assert not [kind for kind in kinds if kind.startswith("ValidatingAdmissionPolicy")]
-
-
 # ---- what a newcomer types -------------------------------------------------------------------------------------------
 
 
@@ -553,33 +653,45 @@ _DIGEST = "5" * 64  # the digest of every image, as the registry tells it
 
 @pytest.fixture
 def newcomer(tmp_path: Path, peer: Callable[[str], Path], control_plane: ControlPlane) -> Callable[[list[str]], str]:
-    """Types blocks of shell in a copy of the tree, and gives what that says, and what my-cluster makes at the end.
+    """Types blocks of shell in a copy of the tree, and gives what that says, and the manifests of every installation.
 
     The API server judges what is created, labelled and deleted, and keeps nothing of it. What needs pods that run is
     left to the tests with nodes.
     """
     shutil.copytree(DEPLOY, tmp_path / "deploy")
     (tmp_path / "bin").mkdir()
-    kubectl = tmp_path / "bin/kubectl"
+    kubectl, helm = tmp_path / "bin/kubectl", tmp_path / "bin/helm"
     real = f"{peer('kubectl')} --kubeconfig={control_plane.admin_kubeconfig()}"
     kubectl.write_text(
         f"""#!/bin/sh
 case "$*" in
+"create namespace"*) ;; # other tests have made it
 *delete*) exec {real} "$@" --dry-run=server --ignore-not-found ;;
 *apply*|*create*|*label*) exec {real} "$@" --dry-run=server ;;
-*kustomize*) exec {real} "$@" ;;
+esac
+"""
+    )
+    helm.write_text(
+        f"""#!/bin/sh
+verb=$1
+[ "$verb" != upgrade ] || [ "$2" != --install ] || shift
+shift
+case $verb in
+install|upgrade) {peer("helm")} template "$@" >rendered.yaml
+    {real} apply --server-side --force-conflicts --dry-run=server --validate=strict -f rendered.yaml
+    cat rendered.yaml ;;
+template) exec {peer("helm")} template "$@" ;;
 esac
 """
     )
     docker = tmp_path / "bin/docker"
     docker.write_text(f"#!/bin/sh\n[ $# = 6 ] && echo sha256:{_DIGEST}\n")
-    for program in (kubectl, docker):
+    for program in (kubectl, helm, docker):
         program.chmod(0o755)
 
     def type_(blocks: list[str]) -> str:
-        look = "for each in cloud edge other; do [ ! -d my-cluster/$each ] || kubectl kustomize my-cluster/$each; done"
         done = subprocess.run(
-            ["sh", "-c", "\n".join(["set -e", *blocks, look])],
+            ["sh", "-c", "\n".join(["set -e", *blocks])],
             cwd=tmp_path,
             env={**os.environ, "PATH": f"{kubectl.parent}:{os.environ['PATH']}"},
             capture_output=True,
@@ -587,32 +699,38 @@ esac
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert f"image: registry.your.company/csi-bridge/edge@sha256:{_DIGEST}" in done.stdout
-        images = re.findall(r"^ *(?:- )?image: (.*)$", done.stdout, re.MULTILINE)
-        assert [image for image in images if not image.endswith(f"@sha256:{_DIGEST}")] == []
-        assert "secret/csi-bridge-hub-tls created" in done.stdout
+        assert "image: registry.your.company/csi-bridge/edge:0.1.0" in done.stdout
         return done.stdout
 
     return type_
 
 
-_API_SERVERS_CALLERS = ("csi-bridge-hub", "csi-bridge-driver", "csi-bridge-driver-other")
-"""NetworkPolicies that let their pods call the API server."""
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("kinds", "edge_1")
-def test_what_the_documents_say_to_type_works(newcomer: Callable[[list[str]], str]) -> None:
+def test_what_the_documents_say_to_type_works(newcomer: Callable[[list[str]], str], tmp_path: Path) -> None:
     first, last = typed("install", until=_REMOVAL), typed("install", since=_REMOVAL)
     said = newcomer([*first, *typed("first-volume"), *last])
 
-    for line in ("node/edge-1", "csidriver.storage.k8s.io/dirdriver.csi created"):
-        assert line in said
-    for line in ("csi-bridge.io/driver: other.csi", "- --placement=local", "- --extra-create-metadata"):
+    for line in ("node/edge-1", "csidriver.storage.k8s.io/dirdriver.csi created", "secret/csi-bridge-hub-tls created"):
         assert line in said
     assert "secret/csi-bridge-driver-other-tls created" in said
-    assert "nodePort: 30350" in said
-    assert said.count("port: 8443") == len(_API_SERVERS_CALLERS)
+    # The last installation names every image by its digest.
+    images = [it["image"] for it in containers(objects(tmp_path / "rendered.yaml"))]
+    assert images
+    assert [image for image in images if not image.endswith(f"@sha256:{_DIGEST}")] == []
+
+
+@pytest.mark.parametrize("page", ["install", "from-kubeedge", "runtime-assisted", "storage"])
+def test_the_values_that_a_page_shows_are_those_of_the_chart(page: str) -> None:
+    """The blocks of YAML with values, and the values in a line of text."""
+    text = (ROOT / f"docs/{page}.md").read_text()
+    names = yaml.safe_load((CHART / "values.yaml").read_text()).keys()
+    shown = re.findall("```yaml\n(.*?)```", text, re.DOTALL)
+    shown += [f"{{{it}}}" if not it.startswith("{") else it for it in re.findall(r"`(\w+: \{[^`]*\})`", text)]
+    found = [values for it in shown if "…" not in it and (values := yaml.safe_load(it)).keys() <= names]
+    assert len(found) >= (6 if page == "install" else page == "runtime-assisted")
+    for values in found:
+        assert charted(values)
 
 
 @pytest.mark.usefixtures("kinds")
@@ -620,7 +738,7 @@ def test_what_users_of_kubeedge_are_told_to_type_works(newcomer: Callable[[list[
     """The images and certificates are made as install.md says."""
     said = newcomer([*typed("install", until="## 3. "), *typed("from-kubeedge")])
 
-    for line in ("path: /var/lib/kubeedge", "--root-dir=/var/lib/edged", "hub: wss://hub.example:10350"):
+    for line in ("path: /var/lib/kubeedge", "--root-dir=/var/lib/kubelet", 'value: "wss://hub.example:10350"'):
         assert line in said
 
 

@@ -1,18 +1,15 @@
 """The doctor looks at a real API server, with the hub's own permissions and no others."""
 
 import asyncio
-from pathlib import Path
 
 from cli.doctor import cluster, permissions
 from cli.doctor.finding import Finding, Level
 from cloud.kube.client import connect
 from common.pages.hub import NodeStatus
-from tests.kit.deployed import objects
+from tests.kit.deployed import driver_roles, hub_roles, policies
 from tests.kit.pages import node
 from tests.kit.peers import manifests
 from tests.kit.peers.control_plane import ControlPlane
-
-DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def reported(name: str, *drivers: str) -> NodeStatus:
@@ -25,7 +22,7 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
     there, lacking = f"{namespace}.csi", f"{namespace}.other"
     for manifest in (manifests.csi_driver(there), manifests.csi_node(f"{namespace}-n1", drivers={there: "n1"})):
         await asyncio.to_thread(control_plane.api.create, manifest)
-    await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "hub-rbac.yaml")
+    await asyncio.to_thread(control_plane.apply, hub_roles())
     kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", "csi-bridge-hub"))
     well = await cluster.examine(
         kubeconfig, [reported(f"{namespace}-n1", there)], {}, as_hub=True, limit_s=30.0, lease_in="csi-bridge"
@@ -50,17 +47,17 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
 
 
 async def test_an_administrator_is_told_whether_the_admission_policies_are_there(control_plane: ControlPlane) -> None:
-    async def policies() -> Finding:
+    async def finding() -> Finding:
         admin = str(control_plane.admin_kubeconfig())
         return dict(await cluster.examine(admin, [], {}, as_hub=False, limit_s=30.0))["policies"]
 
-    missed = await policies()
+    missed = await finding()
     assert (missed.level, "are missing: csi-bridge-hub-claims" in missed.what) == (Level.WARNING, True)
-    made = objects(DEPLOY / "cloud" / "base" / "admission.yaml")
+    made = policies()
     try:
         for each in made:
             await asyncio.to_thread(control_plane.api.create, each)
-        assert (await policies()).level is Level.OK
+        assert (await finding()).level is Level.OK
     finally:
         for each in made:
             await asyncio.to_thread(control_plane.api.delete, each["kind"], each["metadata"]["name"])
@@ -84,8 +81,8 @@ async def test_a_hub_whose_roles_are_gone_is_wrong_and_names_every_permission_th
 async def test_the_sidecars_permissions_are_those_of_their_service_account(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "hub-rbac.yaml")
-    await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "driver" / "rbac.yaml")
+    await asyncio.to_thread(control_plane.apply, hub_roles())
+    await asyncio.to_thread(control_plane.apply, driver_roles())
     levels = {}
     for account in ("csi-bridge-driver", "csi-bridge-hub"):
         kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", account))

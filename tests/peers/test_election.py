@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from tests.kit.bridge import Bridge
+from tests.kit.deployed import hub_roles
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
-from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.cluster_node import HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.election_trial import FAULTS, TAKEOVER_S, Figures, Trial
 from tests.kit.peers.sidecars import Sidecars
@@ -70,7 +71,7 @@ def test_an_election_is_an_event_of_the_csidriver_and_of_the_node_and_goes_by_th
     short_dir: Path, supervisor: Supervisor, namespace: str, control_plane: ControlPlane
 ) -> None:
     api, name, label = control_plane.api, f"{namespace}.csi", "node-restriction.kubernetes.io/storage"
-    control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    control_plane.apply(hub_roles())
     api.create(manifests.csi_driver(name, attachRequired=False))
     kubeconfig = control_plane.service_account_kubeconfig("csi-bridge", HUB)
     with Bridge(short_dir, supervisor.directory) as bridge, Vendor(short_dir / "v.sock", name=name) as vendor:

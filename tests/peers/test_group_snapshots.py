@@ -1,6 +1,6 @@
 """Group snapshots: the stock snapshotter and snapshot-controller take those of several volumes of a node at once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from tests.kit.bridge import Agent, Bridge
-from tests.kit.deployed import DEPLOY, arguments, granted, kustomized, with_components
+from tests.kit.deployed import arguments, driver_objects, granted, hub_roles
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
 from tests.kit.peers.control_plane import ControlPlane
@@ -32,12 +32,10 @@ _BEING_MADE = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-cre
 
 
 @pytest.fixture
-def overlay(
-    peer: Callable[[str], Path], control_plane: ControlPlane, sidecars: Sidecars, tmp_path: Path
-) -> list[Object]:
-    """The objects of cloud/driver with cloud/group-snapshots, of which the permissions are in the cluster."""
-    made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/driver", "cloud/group-snapshots"))
-    control_plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")  # with the namespace
+def charted(control_plane: ControlPlane, sidecars: Sidecars) -> list[Object]:
+    """The objects of a driver whose snapshotter takes group snapshots, of which the permissions are in the cluster."""
+    made = driver_objects(groupSnapshots=True)
+    control_plane.apply(hub_roles())  # with the namespace
     for each in made:
         if each["kind"] not in {"NetworkPolicy", "StatefulSet"}:
             control_plane.api.ensure(each)
@@ -78,15 +76,15 @@ def snapshotter(
     bridge: Bridge,
     agents: dict[str, Agent],
     claims: Claims,
-    overlay: list[Object],
+    charted: list[Object],
     sidecars: Sidecars,
 ) -> Process:
-    """The overlay's snapshotter with its flags and ServiceAccount, beside a provisioner and the snapshot-controller."""
+    """The charted snapshotter with its flags and ServiceAccount, beside a provisioner and the snapshot-controller."""
     proxy = bridge.start_proxy(claims.storage_class, "--placement=local")
     assert agents.keys() == set(_NODES)
     sidecars.start("csi-provisioner", proxy.socket, "--strict-topology")
     sidecars.start_snapshot_controller(_GATE, "--retry-interval-max=5s")
-    (driver,) = (it for it in overlay if it["kind"] == "StatefulSet")
+    (driver,) = (it for it in charted if it["kind"] == "StatefulSet")
     (container,) = (it for it in driver["spec"]["template"]["spec"]["containers"] if it["name"] == "csi-snapshotter")
     assert _GATE in arguments(container)
     return sidecars.start_deployed(container, proxy.socket, retry_interval_max="5s")
@@ -98,7 +96,7 @@ def test_a_group_is_taken_on_its_node_and_one_of_several_nodes_is_refused_for_go
     names: dict[str, str],
     vendors: dict[str, RunningDriver],
     agents: dict[str, Agent],
-    overlay: list[Object],
+    charted: list[Object],
     snapshotter: Process,
 ) -> None:
     api, namespace, driver = control_plane.api, claims.namespace, claims.storage_class
@@ -199,6 +197,6 @@ def test_a_group_is_taken_on_its_node_and_one_of_several_nodes_is_refused_for_go
         claims.let_go(name)
     assert not [line for line in snapshotter.output().splitlines() if "forbidden" in line]
     asked = {(it.verb, it.group, it.resource) for it in control_plane.asked_by("csi-bridge-driver")}
-    roles = [it for it in overlay if it["metadata"]["name"] == "csi-bridge-driver-group-snapshotter"]
+    roles = [it for it in charted if it["metadata"]["name"] == "csi-bridge-driver-group-snapshotter"]
     # Where the API server cannot begin a watch with what there is (before Kubernetes 1.34), sidecars list it first.
     assert {it for it in granted(roles) - asked if it[0] != "list"} == set()

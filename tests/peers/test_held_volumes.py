@@ -1,6 +1,6 @@
 """The stock attacher detaches from a node with a kubelet that is away: the hub holds the volume, and lets it go.
 
-The hub runs with the permissions that deploy/cloud gives it, and no other. No kubelet runs here: the test writes what
+The hub runs with the permissions that deploy/ gives it, and no other. No kubelet runs here: the test writes what
 it would write.
 """
 
@@ -11,9 +11,10 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from tests.kit.bridge import Bridge
+from tests.kit.deployed import hub_roles
 from tests.kit.operator import by_hand
 from tests.kit.peers import manifests
-from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.cluster_node import HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.kube_api import KubeApi
 from tests.kit.peers.sidecars import Sidecars
@@ -61,7 +62,7 @@ def site(
     short_dir: Path, supervisor: Supervisor, namespace: str, control_plane: ControlPlane, sidecars: Sidecars
 ) -> Iterator[Site]:
     api, name, node = control_plane.api, f"{namespace}.csi", f"w-{namespace}"
-    control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    control_plane.apply(hub_roles())
     (short_dir / "n1").mkdir()
     vendor = start_testdriver(supervisor, short_dir / "n1", name=name, node_id="n1")
     with Bridge(short_dir, supervisor.directory) as bridge:

@@ -10,8 +10,9 @@ from common.csi.reports import encode_reports
 from common.messages import Chunk, Kind, Open, Priority
 from common.objects.objects import Object, Ref, Stamp, encode_body
 from tests.kit.bridge import Bridge
+from tests.kit.deployed import hub_roles
 from tests.kit.fact_teller import FactTeller
-from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.cluster_node import HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.kube_api import KubeApi
 from tests.kit.spoken_node import report
@@ -41,7 +42,7 @@ def test_a_node_gets_no_driver_and_no_label_in_kubernetes_that_its_reports_do_no
     short_dir: Path, tmp_path: Path, control_plane: ControlPlane
 ) -> None:
     api = control_plane.api
-    control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    control_plane.apply(hub_roles())
     kubeconfig = control_plane.service_account_kubeconfig("csi-bridge", HUB)
     with (
         Bridge(short_dir, tmp_path) as bridge,

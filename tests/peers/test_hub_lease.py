@@ -21,10 +21,11 @@ from common.session.link import Link
 from common.status import Code
 from common.store.fault_points import VARIABLE
 from tests.kit.bridge import REDIAL_LIMIT_S, Agent, Hub, Proxy
+from tests.kit.deployed import hub_roles
 from tests.kit.fault_points import LEAD
 from tests.kit.linked import Peer
 from tests.kit.operator import by_hand, hub_state
-from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.cluster_node import HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.peers.testdriver import RunningDriver
@@ -55,7 +56,7 @@ class Pair:
 
     def __init__(self, directory: Path, logs: Path, plane: ControlPlane) -> None:
         self._plane, self._directory, self._logs = plane, directory, logs
-        plane.apply(DEPLOY / "base/hub-rbac.yaml")
+        plane.apply(hub_roles())
         self._kubeconfig = plane.service_account_kubeconfig("csi-bridge", HUB)
         self._http: dict[Hub, str] = {}
         self.first, self.second = hubs = self._hub("a"), self._hub("b")

@@ -1,6 +1,6 @@
-"""The hub's permissions: it, or the doctor beside it, uses all that deploy/cloud gives it, and nothing is missing.
+"""The hub's permissions: it, or the doctor beside it, uses all that deploy/ gives it, and nothing is missing.
 
-The admission policies of deploy/cloud are in force meanwhile.
+The admission policies of deploy/ are in force meanwhile.
 
 One node lives through everything that makes the hub ask the API server for something; the API server's own log says
 what it was.
@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from common.csi import csi_pb2 as csi
-from tests.kit.deployed import granted, objects
+from tests.kit.deployed import granted, grants, hub_roles, policies
 from tests.kit.edge_node import NODE, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand
-from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.kit.peers.cluster_node import HUB, ClusterNode
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.sidecar import Sidecar
@@ -28,25 +28,27 @@ pytestmark = [needs_mounts, pytest.mark.slow]
 
 Permission = tuple[str, str, str]  # a verb, an API group, a resource with its subresource
 
-_FILES = ("base/hub-rbac.yaml", "secrets/secrets-rbac.yaml", "tokens/tokens-rbac.yaml")
+
+def _granted_by_hand() -> list[dict[str, Any]]:
+    return grants(secrets="storage-credentials", serviceAccountTokens="default")
 
 
 @pytest.fixture
 def node(short_dir: Path, tmp_path: Path, control_plane: ControlPlane) -> Iterator[ClusterNode]:
-    policies = objects(DEPLOY / "base/admission.yaml")
-    for each in policies:
+    made = policies()
+    for each in made:
         control_plane.api.create(each)
     try:
         with ClusterNode(short_dir, tmp_path, control_plane) as node:
             yield node
     finally:
-        for each in policies:
+        for each in made:
             control_plane.api.delete(each["kind"], each["metadata"]["name"])
 
 
 def allowed() -> set[Permission]:
-    """What the roles in deploy/cloud allow that are bound to the hub."""
-    manifests = [it for file in _FILES for it in objects(DEPLOY / file)]
+    """What the roles in deploy/ allow that are bound to the hub."""
+    manifests = [*hub_roles(), *_granted_by_hand()]
     bound = [
         (it["roleRef"]["kind"], it["roleRef"]["name"])
         for it in manifests
@@ -66,8 +68,7 @@ def test_every_permission_of_the_hub_is_used_and_none_is_missing(
 ) -> None:
     api = control_plane.api
     sidecars.install_snapshot_kinds()  # else the audit does not ask for group snapshots
-    for file in _FILES[1:]:
-        control_plane.apply(DEPLOY / file)
+    control_plane.apply(_granted_by_hand())
     before = len(control_plane.asked_by(HUB))
 
     def used() -> set[Permission]:

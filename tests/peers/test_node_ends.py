@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from tests.kit.bridge import Agent, Bridge
+from tests.kit.deployed import hub_roles
 from tests.kit.edge_node import NODE, pod, volume
 from tests.kit.leftovers import clear
 from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
-from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.kit.peers.cluster_node import HUB, ClusterNode
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.kube_api import KubeApi
 from tests.kit.peers.sidecars import Sidecars
@@ -96,7 +97,7 @@ def site(
     short_dir: Path, supervisor: Supervisor, claims: Claims, control_plane: ControlPlane, sidecars: Sidecars
 ) -> Iterator[Site]:
     api = control_plane.api
-    control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    control_plane.apply(hub_roles())
     kubeconfig = control_plane.service_account_kubeconfig("csi-bridge", HUB)
     api.create(manifests.csi_driver(claims.storage_class, attachRequired=True))
     control_plane.start_scheduler()
@@ -232,7 +233,7 @@ def test_a_hub_without_its_state_finds_the_volumes_of_the_hub_before(
     short_dir: Path, tmp_path: Path, control_plane: ControlPlane
 ) -> None:
     api = control_plane.api
-    control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    control_plane.apply(hub_roles())
     term = {"matchExpressions": [{"key": "csi-bridge.io/node", "operator": "In", "values": [NODE]}]}
     persistent, _ = volume("earlier", "vol-1", nodeAffinity={"required": {"nodeSelectorTerms": [term]}})
     persistent["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": "dirdriver.csi"}

@@ -1,6 +1,6 @@
 """A node without a kubelet on a real control plane: its objects come from the API server, and what it tells goes there.
 
-The hub runs with the permissions that deploy/cloud gives it, and no other.
+The hub runs with the permissions that deploy/ gives it, and no other.
 """
 
 import contextlib
@@ -17,9 +17,10 @@ import pytest
 from cloud.kinds.nodes import PROBLEM
 from common.objects.objects import Ref, Stamp
 from edge.stores.sealing import load_sealer
+from tests.kit.deployed import grants
 from tests.kit.edge_node import NODE, pod, volume
 from tests.kit.needs import needs_mounts
-from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.kit.peers.cluster_node import HUB, ClusterNode
 from tests.kit.peers.control_plane import Asked, ControlPlane
 from tests.kit.waiting import wait_for
 
@@ -87,7 +88,7 @@ def test_a_secret_is_read_by_name_and_one_that_may_not_be_read_is_named(
         instead=node.tell,
     )
     assert not any("password" in it for it in node.problems())
-    control_plane.apply(DEPLOY / "secrets/secrets-rbac.yaml")
+    control_plane.apply(grants(secrets="storage-credentials"))
     node.wait_published("web", timeout_s=100.0)
     api.delete("Secret", "storage-credentials", namespace="default")
 
@@ -170,7 +171,7 @@ def test_a_driver_that_asks_for_tokens_gets_those_of_the_pods_service_account(
         what="word about it to the pod's users",
         instead=node.tell,
     )
-    control_plane.apply(DEPLOY / "tokens")
+    control_plane.apply(grants(serviceAccountTokens="default"))
     node.wait_published("web", timeout_s=100.0)
     assert not [it for it in node.problems() if "default/web" in it]
 

@@ -9,9 +9,10 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from tests.kit.bridge import Bridge
+from tests.kit.deployed import hub_roles
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers import manifests
-from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.cluster_node import HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.testdriver import start_on_each
 from tests.kit.processes import Supervisor
@@ -62,7 +63,7 @@ def start(plane: ControlPlane) -> None:
 def test_the_hub_refuses_creates_after_a_restore_until_trust_and_an_audit_finds_what_was_made_since_the_backup(
     plane: ControlPlane, short_dir: Path, tmp_path: Path, supervisor: Supervisor
 ) -> None:
-    plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    plane.apply(hub_roles())
     kubeconfig = plane.service_account_kubeconfig("csi-bridge", HUB)
     vendors = start_on_each(_NODES, supervisor, short_dir, name=_DRIVER, flags=("--no-attach",))
     with Bridge(short_dir, tmp_path) as bridge:

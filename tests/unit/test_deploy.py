@@ -1,5 +1,6 @@
 """deploy/, as far as it can be judged without a cluster: our own flags, versions, and what the files promise."""
 
+import json
 import os
 import re
 import shlex
@@ -19,7 +20,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from cli import main, process
 from cli.process_options import EDGE_OPTIONS
-from cloud.hub_settings import HubSettings
 from cloud.trust.admission import admit
 from common.errors import HandshakeRefused
 from common.net.certificate import with_certificate
@@ -32,16 +32,18 @@ from examples.dirdriver import main as dirdriver
 from tests.kit import needs
 from tests.kit.certificates import handshake
 from tests.kit.deployed import (
+    CHART,
     DEPLOY,
     OURS,
     ROOT,
-    added_arguments,
     arguments,
-    container,
     containers,
+    example_driver,
     manifests,
     objects,
+    of_kinds,
     pod_spec,
+    trial,
 )
 
 Object = dict[str, Any]
@@ -49,7 +51,9 @@ Object = dict[str, Any]
 VALUES = {"DRIVER_NAME": "dirdriver.csi", "NODE_NAME": "n1"}
 """What the pods' environment says, where a manifest takes it from elsewhere."""
 
-OWN = [it for it in containers() if it[1].get("image", "").startswith(OURS)]
+CONTAINERS = {it["name"]: it for path in manifests() for it in containers(objects(path))}
+
+OWN = {name: it for name, it in CONTAINERS.items() if it["image"].startswith(OURS)}
 
 DOCKERFILE = (DEPLOY / "images/Dockerfile").read_text()
 
@@ -72,104 +76,71 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ProcessSetting
     return run
 
 
-def named(it: tuple[Path, Object]) -> str:
-    return f"{it[0].relative_to(DEPLOY)}:{it[1]['name']}"
-
-
-@pytest.mark.parametrize("of", [it for it in OWN if "dirdriver" not in it[1]["image"]], ids=named)
+@pytest.mark.parametrize("name", ["hub", "driver", "agent"])
 def test_the_command_line_takes_every_containers_arguments(
-    settings_of: Callable[..., ProcessSettings], of: tuple[Path, Object]
+    settings_of: Callable[..., ProcessSettings], name: str
 ) -> None:
-    assert settings_of(*arguments(of[1], **VALUES))
+    assert settings_of(*arguments(OWN[name], **VALUES))
 
 
-def test_the_agent_takes_what_the_relay_adds_and_kubelet_and_agent_have_it_at_one_path(
-    settings_of: Callable[..., ProcessSettings],
-) -> None:
-    agent = container("edge/base/agent.yaml", "agent")
-    settings = settings_of(*arguments(agent, **VALUES), *added_arguments("edge/relay"))
-    assert isinstance(settings, AgentFlags)
-    assert settings.relay_dir is not None
-    spec = pod_spec(next(it for it in objects(DEPLOY / "edge/base/agent.yaml") if it["kind"] == "DaemonSet"))
-    on_host = {it["name"]: it["hostPath"]["path"] for it in spec["volumes"] if "hostPath" in it}
-    (mount,) = (it for it in agent["volumeMounts"] if settings.relay_dir.is_relative_to(it["mountPath"]))
-    assert mount["mountPath"] == on_host[mount["name"]]
-
+def test_what_the_agent_leaves_on_a_node_is_what_the_page_says_to_remove() -> None:
+    spec = pod_spec(of_kinds(trial(), "DaemonSet")[0])
+    assert spec is not None
+    on_host = [Path(it["hostPath"]["path"]) for it in spec["volumes"] if "hostPath" in it]
     steps = (ROOT / "docs/install.md").read_text().partition("**5. The nodes' disks.**")[2]
     removed = [Path(it) for it in re.findall("`(/.+?)`", steps.partition("Without a kubelet")[0])]
-    kubelets = {mount["mountPath"], on_host["registry"]}
-    made = [settings.relay_dir, *map(Path, set(on_host.values()) - kubelets)]
+    made = [path for path in on_host if path.parent != Path("/var/lib/kubelet")]
     assert [str(path) for path in made if not any(map(path.is_relative_to, removed))] == []
+    assert Path("/var/lib/kubelet/plugins/csi-bridge") in removed  # the relay's
 
 
-def test_the_agent_takes_what_direct_volumes_add_to_the_relay(settings_of: Callable[..., ProcessSettings]) -> None:
-    agent = container("edge/base/agent.yaml", "agent")
-    added = [*added_arguments("edge/relay"), *added_arguments("edge/direct")]
-    settings = settings_of(*arguments(agent, **VALUES), *added)
-    assert isinstance(settings, AgentFlags)
-    assert [str(it) for it in settings.direct_runtime] == ["kata=go:4.1:ext4+xfs"]
-    # The component replaces the mount that has the relay's directory.
-    assert agent["volumeMounts"][0]["name"] == "plugins"
-    text = (DEPLOY / "edge/direct/kustomization.yaml").read_text()
-    image = f"{OURS}edge-direct:{VERSION}"
-    assert image in text
+def test_the_image_of_agents_with_direct_volumes_is_built_as_its_file_says() -> None:
+    assert '"edge-direct"' in (CHART / "templates/agent.yaml").read_text()
     assert "FROM base AS edge-direct\n" in DOCKERFILE
 
 
-@pytest.mark.parametrize("of", [it for it in OWN if "dirdriver" in it[1]["image"]], ids=named)
-def test_the_example_driver_takes_its_containers_arguments(of: tuple[Path, Object]) -> None:
-    assert dirdriver.main.make_context("dirdriver", arguments(of[1], **VALUES)).params["drivername"] == "dirdriver.csi"
+def test_the_example_driver_takes_its_containers_arguments() -> None:
+    context = dirdriver.main.make_context("dirdriver", arguments(example_driver(), **VALUES))
+    assert context.params["drivername"] == "dirdriver.csi"
 
 
 def test_the_images_are_those_of_this_version() -> None:
-    assert OWN
-    assert {it["image"].rpartition(":")[2] for _, it in OWN} == {VERSION}
+    assert {it["image"].rpartition(":")[2] for it in OWN.values()} == {VERSION}
     told = re.findall(r"-t \S+:(\S+)", DOCKERFILE)
     assert set(told) == {VERSION}
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)
 
 
 def test_the_nightly_audit_is_a_command_in_the_hubs_pod() -> None:
-    (of,) = (it for _, it in containers() if it["name"] == "audit")
-    at = of["args"].index("--")
-    assert of["args"][1:at] == ["exec", "csi-bridge-hub-0", "--container=hub"]
-    program, command, *flags = of["args"][at + 1 :]
+    text = (CHART / "templates/audit.yaml").read_text()
+    words = re.findall(r"^ +- (.+)$", text[text.index("args:") :], re.MULTILINE)
+    at = words.index("--")
+    assert words[1] == "exec"
+    assert "--container=hub" in words[:at]
+    program, command, *flags = words[at + 1 :]
     assert program == "csi-bridge"
     main.cli.commands[command].make_context(command, flags)
 
 
 def test_the_sidecars_are_those_that_the_tests_run() -> None:
-    stock = {it["image"] for _, it in containers() if it["name"].startswith("csi-")}
-    assert {image.partition(":")[0].rpartition("/")[2] for image in stock} == {
-        "csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter",
-    }  # fmt: skip
-    for image in stock:
-        name, _, version = image.rpartition("/")[2].partition(":")
+    tags = yaml.safe_load((CHART / "values.yaml").read_text())["images"]["sidecarTags"]
+    stock = {name: tag for name, tag in tags.items() if name.startswith("csi-")}
+    assert set(stock) == {"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"}
+    for name, version in stock.items():
         module = f"github.com/kubernetes-csi/{name.replace('csi-', 'external-')}/{version.partition('.')[0]}"
         assert re.search(rf"^\t{re.escape(module)} {re.escape(version)}\b", GO_MODULES, re.MULTILINE)
 
 
-def test_in_one_pod_the_sidecars_are_those_of_a_pod_of_their_own() -> None:
-    """But for the liveness probe: the hub's own probe is about its process, which serves their socket."""
-    alone = {it["name"]: it for path, it in containers() if path == DEPLOY / "cloud/driver/driver.yaml"}
-    inside = {it["name"]: it for path, it in containers() if path == DEPLOY / "cloud/overlays/one-pod/hub.yaml"}
-    del alone["driver"], alone["liveness-probe"], inside["hub"]
-    assert inside == alone
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    def compare(values: Any, schema: Object, path: str = "") -> None:
+        if schema.get("additionalProperties") is False:
+            assert set(values) == set(schema["properties"]) - {"global"}, path
+            for name, value in values.items():
+                compare(value, schema["properties"][name], f"{path}.{name}")
 
-
-def test_in_one_pod_the_hub_serves_the_socket_that_the_sidecars_call(
-    settings_of: Callable[..., ProcessSettings],
-) -> None:
-    hub = container("cloud/base/hub.yaml", "hub")
-    added = [it.replace("$(DRIVER_NAME)", "dirdriver.csi") for it in added_arguments("cloud/overlays/one-pod")]
-    settings = settings_of(*arguments(hub, **VALUES), *added)
-    assert isinstance(settings, HubSettings)
-    (served,) = settings.serve
-    assert served.name == "dirdriver.csi"
-    for name in ("hub", "csi-provisioner"):
-        inside = container("cloud/overlays/one-pod/hub.yaml", name)
-        (mount,) = (it for it in inside["volumeMounts"] if it["name"] == "socket")
-        assert str(served.endpoint.parent) == mount["mountPath"]
-    assert f"--csi-address={served.endpoint}" in inside["args"]
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    compare(values, json.loads((CHART / "values.schema.json").read_text()))
 
 
 # ---- what the examples promise --------------------------------------------------------------------------------------
@@ -221,9 +192,7 @@ def test_the_restored_volume_has_room_for_the_expanded_one() -> None:
 
 def test_the_example_driver_brings_its_own_namespace() -> None:
     """It can be applied before the agents, and without them."""
-    folder = DEPLOY / "examples/driver"
-    resources = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
-    made = [it for name in resources for it in objects(folder / name)]
+    made = [it for path in (DEPLOY / "examples/driver").glob("*.yaml") for it in objects(path)]
     namespaces = {it["metadata"]["name"] for it in made if it["kind"] == "Namespace"}
     assert {it["metadata"]["namespace"] for it in made if "namespace" in it["metadata"]} == namespaces
 
@@ -235,22 +204,6 @@ def test_the_examples_volumes_are_of_the_example_driver() -> None:
     assert {it["spec"]["csi"]["driver"] for it in examples("PersistentVolume")} == {name}
     classes = {it["metadata"]["name"] for it in examples("StorageClass")}
     assert {it["spec"]["storageClassName"] for it in examples("PersistentVolumeClaim")} == {*classes, ""}
-
-
-def test_what_runs_in_the_cloud_keeps_off_the_edge() -> None:
-    wanted = {("csi-bridge.io/edge", "DoesNotExist"), ("node-role.kubernetes.io/edge", "DoesNotExist")}
-    for path in ("cloud/base/hub.yaml", "cloud/driver/driver.yaml", "cloud/audit/audit.yaml"):
-        (spec,) = filter(None, map(pod_spec, objects(DEPLOY / path)))
-        required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        (term,) = required["nodeSelectorTerms"]
-        assert {(it["key"], it["operator"]) for it in term["matchExpressions"]} == wanted
-
-
-@pytest.mark.parametrize("path", ["cloud/base/hub-network.yaml", "cloud/driver/network.yaml"])
-def test_the_first_way_out_of_every_network_policy_is_to_the_api_server(path: str) -> None:
-    """docs/install.md adds another port to it by one patch."""
-    (policy,) = objects(DEPLOY / path)
-    assert policy["spec"]["egress"][0] == {"ports": [{"port": 443}, {"port": 6443}]}
 
 
 # ---- certificates ----------------------------------------------------------------------------------------------------

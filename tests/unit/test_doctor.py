@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cli.doctor import command
 from cli.doctor.agent import check_link, check_volumes
@@ -38,6 +37,7 @@ from common.pages.hub import NodeStatus
 from common.pages.json_form import encode
 from common.status import Code, Status
 from tests.kit.certificates import Authority, Pem, bundle
+from tests.kit.deployed import granted, of_kinds, trial
 from tests.kit.fake_api import FakeApi
 from tests.kit.pages import SINCE, page, proxy, refusal
 from tests.kit.pages import node as page_of_node
@@ -481,8 +481,8 @@ async def test_the_policies_are_missed_where_kubernetes_has_them_and_their_absen
     cluster = Cluster()
     found = (await looked_at(cluster))["policies"]
     assert (found.level, "are missing: csi-bridge-hub-claims, " in found.what) == ("warning", True)
-    text = (Path(__file__).parents[2] / "deploy" / "cloud" / "base" / "admission.yaml").read_text()
-    made = [cluster.put(policy) for policy in yaml.safe_load_all(text)]
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    made = [cluster.put(policy) for policy in of_kinds(trial(), *kinds)]
     assert {it["metadata"]["name"] for it in made} == set(POLICIES)
     assert (await looked_at(cluster))["policies"].level == "ok"
     cluster.drop("ValidatingAdmissionPolicyBinding", "csi-bridge-hub-pods")
@@ -518,7 +518,7 @@ async def test_a_permission_of_the_hub_is_wrong_when_it_is_missing_also_one_to_w
             "a kubelet)"
         ),
     )
-    assert found.do.startswith("apply my-cluster/cloud again")
+    assert found.do.startswith("run helm upgrade again")
     found = (await looked_at(Cluster(denied=("patch csinodes",)), as_hub=True))["permissions"]
     assert found.level == "warning"
 
@@ -543,11 +543,8 @@ async def test_outside_a_pod_the_doctor_says_that_it_did_not_look(tmp_path: Path
     assert (found.level, "are not known" in found.what) == ("warning", True)
 
 
-@pytest.mark.parametrize(
-    ("file", "processes"),
-    [("base/hub-rbac.yaml", {HUB}), ("driver/rbac.yaml", NEEDED.keys() - {HUB})],
-)
-def test_the_permissions_looked_for_are_those_that_our_roles_grant(file: str, processes: set[str]) -> None:
+@pytest.mark.parametrize(("of", "processes"), [("csi-bridge-hub", {HUB}), ("csi-bridge-driver", NEEDED.keys() - {HUB})])
+def test_the_permissions_looked_for_are_those_that_our_roles_grant(of: str, processes: set[str]) -> None:
     looked_for = {
         (verb, group, resource + slash + part)
         for process in processes
@@ -556,16 +553,7 @@ def test_the_permissions_looked_for_are_those_that_our_roles_grant(file: str, pr
         for name, slash, part in (it.partition("/") for it in rule.resources.split())
         for resource, _, group in (name.partition("."),)
     }
-    roles = (Path(__file__).parents[2] / "deploy" / "cloud" / file).read_text()
-    granted = {
-        (verb, group, resource)
-        for it in yaml.safe_load_all(roles)
-        for rule in it.get("rules", ())
-        for verb in rule["verbs"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-    assert looked_for == granted
+    assert looked_for == granted(of_kinds(trial(), "Role", "ClusterRole", of=of))
 
 
 # -------------------- the watchdog --------------------

@@ -143,7 +143,7 @@ async def test_marks_do_not_take_the_place_of_what_a_node_is(kube: NodeWrites) -
 
 @pytest.mark.parametrize("name", ["csi-bridge.io/hub", "x.csi-bridge.io/y"])
 async def test_no_node_draws_pods_of_the_bridge_to_itself(kube: NodeWrites, name: str) -> None:
-    """The hub's pod goes to a host with the label csi-bridge.io/hub (deploy/cloud/overlays/kubeedge)."""
+    """The hub's pod goes to a host with the label csi-bridge.io/hub (hub.socketDir)."""
     await kube.write(fact(labels={name: ""}))
     assert name not in await kube.labels()
     assert kube.writer.problems() == [f"node n1 says that it is {name}=: only administrators may set this label"]

@@ -121,7 +121,7 @@ async def test_a_group_refers_to_its_snapshots_until_their_contents_do_and_waits
 
 
 GROUPS, CONTENTS = "VolumeGroupSnapshotContent", "VolumeSnapshotContent"
-MAY_NOT = "the hub may not list {}s; apply deploy/cloud/base/hub-rbac.yaml again"
+MAY_NOT = "the hub may not list {}s; run helm upgrade again"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.e2e.installed import images
 from tests.e2e.installed.nodes import KubeletNode, OwnNode
-from tests.kit.deployed import DEPLOY, ROOT, containers
+from tests.kit.deployed import DEPLOY, OURS, ROOT, WITH_FILES, charted, containers, objects
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.processes import Supervisor
@@ -119,9 +119,11 @@ class Site:
     def _copy_project(self) -> None:
         shutil.copytree(DEPLOY, self._folder / "deploy")
         (self._folder / "bin").mkdir()
-        kubectl = self._folder / "bin/kubectl"
-        kubectl.write_text(f'#!/bin/sh\nexec {self._peer("kubectl")} "$@"\n')
-        kubectl.chmod(0o755)
+        for name in ("kubectl", "helm"):
+            program = self._folder / "bin" / name
+            program.write_text(f'#!/bin/sh\nexec {self._peer(name)} "$@"\n')
+            program.chmod(0o755)
+        self.replace("deploy/examples/driver/node.yaml", OURS, f"{_REGISTRY}/")
 
     def _answer_for_the_registry(self, digests: dict[str, str]) -> None:
         """Let `docker buildx imagetools inspect` print the digests of the nodes' images: there is no registry."""
@@ -139,8 +141,10 @@ class Site:
         programs = {"registrar": self._peer("registrar")}
         made = {f"{_REGISTRY}/{name}:0.1.0": [f"{bin_}/{command}"] for name, command in ours.items()}
         made |= {_SANDBOX: ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"]}
-        for _, container in containers():
-            image, name = container.get("image", ""), container["name"]  # none: an overlay's patch of a container
+        made_by_chart = charted({**WITH_FILES, "images": {"registry": _REGISTRY}, "audit": {"enabled": True}})
+        examples = [it for path in sorted((DEPLOY / "examples").rglob("*.yaml")) for it in objects(path)]
+        for container in containers([*made_by_chart, *examples]):
+            image, name = container["image"], container["name"]
             if name == "node-driver-registrar":
                 made[image] = ["/registrar"]
             elif name == "liveness-probe":
@@ -190,6 +194,11 @@ class Site:
 
     def kubectl(self, *words: str) -> str:
         return self.shell('exec kubectl "$@"'.replace('"$@"', " ".join(f"'{it}'" for it in words)))
+
+    def helm(self, verb: str, *flags: str) -> None:
+        """Install or upgrade the release with all values of the page."""
+        values = " ".join(f"--values my-cluster/{name}.yaml" for name in ("values", "digests", "way-in"))
+        self.shell(f"helm {verb} csi-bridge deploy/chart --namespace csi-bridge {values} {' '.join(flags)}")
 
     def get(self, kind: str, name: str) -> Object:
         found: Object = json.loads(self.kubectl("get", kind, name, "--output=json"))

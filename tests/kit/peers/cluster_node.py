@@ -1,16 +1,16 @@
 """A node without a kubelet in a cluster: hub with a kubeconfig, agent, the test driver as the vendor's driver.
 
-The hub runs with the permissions that deploy/cloud gives it, and no other.
+The hub runs with the permissions that deploy/ gives it, and no other.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.kit.deployed import hub_roles
 from tests.kit.edge_node import EdgeNode, csi_driver
 from tests.kit.peers.control_plane import ControlPlane
 
-DEPLOY = Path(__file__).parents[3] / "deploy/cloud"
 HUB = "csi-bridge-hub"  # the hub's ServiceAccount
 
 _GRANTS = ("csi-bridge-secrets", "csi-bridge-tokens")
@@ -24,7 +24,7 @@ class ClusterNode(EdgeNode):
         super().__init__(directory, logs)
         self.logs = logs  # where the processes' logs are
         self._plane = plane
-        plane.apply(DEPLOY / "base/hub-rbac.yaml")
+        plane.apply(hub_roles())
         self._kubeconfig = plane.service_account_kubeconfig("csi-bridge", HUB)
 
     def start(

@@ -10,15 +10,14 @@ import ssl
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.kit.deployed import DEPLOY
+from tests.kit.deployed import CRDS, Object, objects
 from tests.kit.peers.kube_api import KubeApi
 from tests.kit.ports import free_ports
 from tests.kit.processes import Process, Supervisor, listens_on
@@ -103,7 +102,7 @@ class ControlPlane:
         self._start_etcd()
         self._start_api_server()
         self.api = self._api()
-        self.apply(DEPLOY / "cloud/base/crds.yaml")
+        self.apply(CRDS)
         self._start_controller_manager()
 
     def start_scheduler(self) -> None:
@@ -176,16 +175,17 @@ class ControlPlane:
         """What another user may do, by the administrator's impersonation. The caller closes it."""
         return self._api(instead=(user, group))
 
-    def apply(self, path: Path) -> None:
-        """Create what a YAML file, or every YAML file of a folder, holds; what exists is left as it is.
+    def apply(self, what: Path | Iterable[Object]) -> None:
+        """Create objects, or what a YAML file or every YAML file of a folder holds; what exists is left as it is.
 
         Objects without a namespace go to ``default``, as they do with kubectl.
         """
-        for file in sorted(path.glob("*.yaml")) if path.is_dir() else [path]:
-            for manifest in yaml.safe_load_all(file.read_text()):
-                if manifest and manifest["kind"] != "Kustomization":
-                    manifest["metadata"].setdefault("namespace", "default")
-                    self.api.ensure(manifest)
+        if isinstance(what, Path):
+            files = sorted(what.glob("*.yaml")) if what.is_dir() else [what]
+            what = [found for file in files for found in objects(file) if found["kind"] != "Kustomization"]
+        for manifest in what:
+            metadata = {"namespace": "default", **manifest["metadata"]}
+            self.api.ensure({**manifest, "metadata": metadata})
 
     def asked_by(self, service_account: str, *, since: int = 0) -> list[Asked]:
         """What a ServiceAccount of the project's was allowed to do, the oldest first, after so many others."""

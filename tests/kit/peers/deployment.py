@@ -15,11 +15,12 @@ from typing import Any, Final
 from tests.kit.bridge import PATIENT, Agent, Bridge, Hub, Proxy, Served
 from tests.kit.deployed import (
     DEPLOY,
-    added_arguments,
+    WITH_FILES,
     arguments,
     container,
-    kustomized,
-    with_components,
+    driver_roles,
+    hub_roles,
+    policies,
     with_flags,
 )
 from tests.kit.peers.control_plane import ControlPlane
@@ -57,31 +58,26 @@ class Deployment(Bridge):
     def install(
         self,
         plane: ControlPlane,
-        *components: str,
         hubs: int = 1,
+        edgecore: bool = False,
         kept: Callable[[Hub], None] | None = None,
     ) -> None:
         """Give hubs and sidecars their ServiceAccounts and roles in a cluster, and start the hubs that follow it.
 
         Args:
             plane: the cluster's control plane.
-            components: those of deploy/ that change the hub's arguments or the admission policies.
             hubs: how many.
+            edgecore: whether the hub writes the CSINodes of nodes with EdgeCore.
             kept: may change how each of several hubs is started.
         """
-        for path in ("base/hub-rbac.yaml", "driver/rbac.yaml"):
-            plane.apply(DEPLOY / "cloud" / path)
-        made = kustomized(plane.peer("kubectl"), with_components(self._directory, "cloud/base", *components))
-        for manifest in made:
-            if manifest["kind"].startswith("ValidatingAdmissionPolicy"):
-                plane.api.ensure(manifest)
+        values = {**WITH_FILES, "hub": {**WITH_FILES["hub"], "edgecoreNodes": edgecore}}
+        plane.apply([*hub_roles(), *driver_roles(), *policies(values)])
         kubeconfig = plane.service_account_kubeconfig("csi-bridge", "csi-bridge-hub")
-        added = [flag for component in components for flag in added_arguments(component)]
         for _ in range(hubs):
             self.start_hub_of(
-                container("cloud/base/hub.yaml", "hub"),
+                container("hub", values),
                 kubeconfig=kubeconfig,
-                flags=(*(PATIENT if hubs == 1 else SHORT_LEASE), *added),
+                flags=PATIENT if hubs == 1 else SHORT_LEASE,
                 kept=kept,
             )
 
@@ -121,7 +117,7 @@ class Deployment(Bridge):
             **self._tls("hub", "127.0.0.1"),
             **({"serve": f"{serves}=unix://{socket}"} if serves else {}),
         }
-        args = with_flags(arguments(hub, DRIVER_NAME=serves), **changed)
+        args = with_flags(arguments(hub), **changed)
         if kubeconfig is None:
             args.remove("--kubeconfig=None")
         new.process.command = [str(_PROGRAM), *args, *flags]
@@ -142,7 +138,8 @@ class Deployment(Bridge):
         proxy.process.command = [
             str(_PROGRAM),
             *with_flags(
-                arguments(container("cloud/driver/driver.yaml", "driver"), DRIVER_NAME=driver),
+                arguments(container("driver")),
+                drivername=driver,
                 endpoint=f"unix://{proxy.socket}",
                 hub_endpoint=f"wss://{self.hub.address}",
                 state_dir=proxy.cache.parent,
