@@ -1,8 +1,10 @@
 """deploy/, as far as it can be judged without a cluster: our own flags, versions, and what the files promise."""
 
+import base64
 import json
 import os
 import re
+import runpy
 import shlex
 import ssl
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ import yaml
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from kubernetes.client.exceptions import ApiException
 
 from cli import main, process
 from cli.process_options import EDGE_OPTIONS
@@ -370,6 +374,54 @@ def test_a_certificate_ends_after_the_days_that_were_asked_for(tmp_path: Path) -
         assert certify(tmp_path, "edge", "n1", DAYS=days).returncode == 0
         made = load_pem_x509_certificate((tmp_path / "edge-n1/tls.crt").read_bytes())
         assert (made.not_valid_after_utc - made.not_valid_before_utc).days == expected
+
+
+class Secrets:
+    """The Secrets of a namespace, as the Job's script reads and makes them."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, dict[str, str]] = {}
+
+    def read_namespaced_secret(self, name: str, namespace: str) -> SimpleNamespace:
+        if name not in self.made:
+            raise ApiException(status=404)
+        return SimpleNamespace(data=self.made[name])
+
+    def create_namespaced_secret(self, namespace: str, body: Object) -> SimpleNamespace:
+        self.made[body["metadata"]["name"]] = body["data"]
+        return SimpleNamespace(data=body["data"])
+
+
+def test_the_charts_job_makes_certificates_that_the_hub_admits_and_replaces_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = runpy.run_path(str(CHART / "files/certificates.py"))
+    secrets = Secrets()
+    monkeypatch.setattr(script["config"], "load_incluster_config", lambda: None)
+    monkeypatch.setattr(script["client"], "CoreV1Api", lambda: secrets)
+    names = ("csi-bridge-hub.csi-bridge.svc", "10.0.0.5", "csi-bridge:driver:a.csi")
+    for drivers in (("b.csi=of-b",), ("b.csi=of-b", "c.csi=of-c")):
+        before = dict(secrets.made)
+        script["main"]("csi-bridge", " ".join(names), *drivers)
+        assert before.items() <= secrets.made.items()
+    assert secrets.made.keys() == {"csi-bridge-hub-ca", "csi-bridge-hub-tls", "of-b", "of-c"}
+
+    def folder(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        for file, content in secrets.made[name].items():
+            (tmp_path / name / file).write_bytes(base64.b64decode(content))
+        return tmp_path / name
+
+    hub, driver = folder("csi-bridge-hub-tls"), folder("of-b")
+    assert admit(introduce("driver", "b.csi", instance="i"), shown(driver), insecure=False) == "driver"
+    assert admit(introduce("driver", "a.csi", instance="i"), shown(hub), insecure=False) == "driver"
+    with pytest.raises(HandshakeRefused):
+        admit(introduce("driver", "a.csi", instance="i"), shown(driver), insecure=False)
+    client, server = strict(ssl.PROTOCOL_TLS_CLIENT, driver), strict(ssl.PROTOCOL_TLS_SERVER, hub)
+    of_driver, of_hub = handshake(client, server, name="csi-bridge-hub.csi-bridge.svc")
+    wanted = {"organizationName": "csi-bridge:drivers", "commonName": "csi-bridge:driver:b.csi"}
+    assert subject(of_hub.getpeercert()) == wanted
+    assert subject(of_driver.getpeercert()) == {"organizationName": "csi-bridge:hubs", "commonName": "csi-bridge:hub"}
 
 
 # ---- the systemd unit ------------------------------------------------------------------------------------------------
