@@ -27,7 +27,7 @@ DIST    ?= dist
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-full e2e e2e-full e2e-hubs e2e-upstream check fuzz chaos peers record-kubelet parity trial bench lab proto reference constraints release clean
+.PHONY: help demo test test-slow test-full e2e e2e-full e2e-hubs e2e-upstream nightly check fuzz chaos peers record-kubelet parity trial bench lab proto reference constraints release clean
 
 help:                ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -66,6 +66,9 @@ e2e-full: $(STAMP)   ## the same, and what takes longer than CI has time for
 e2e-upstream: $(STAMP) ## Kubernetes' own storage tests, direct and bridged: docs/upstream-e2e.md (20 minutes; root)
 	@$(BIN)/python tests/peers/build.py $(E2E_PEERS)
 	@$(BIN)/python -m tests.e2e.upstream $(ARGS)
+
+nightly: $(STAMP)    ## the scenarios of make e2e on each Kubernetes of docs/versions.md, or on ARGS="v1.37.2" (hours; root)
+	@$(BIN)/python -m tests.e2e.versions $(ARGS)
 
 test-full: $(STAMP)  ## everything, however slow
 	@$(PYTEST) $(ARGS)

@@ -83,7 +83,6 @@ _CLUSTER = {
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
-    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
 }
 """The programs of a cluster, and the Go packages that they are made from."""
@@ -129,6 +128,7 @@ MODULES = (
             "fakeruntime": "./fakeruntime",
             "registrar": "./registrar",
             **_CLUSTER,
+            "kubectl": "k8s.io/kubernetes/cmd/kubectl",
         },
         ldflags=_KUBERNETES_LDFLAGS + _KUBERNETES_VERSION,
     ),
