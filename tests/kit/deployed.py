@@ -94,8 +94,9 @@ def driver_roles(values: Object = WITH_FILES) -> list[Object]:
 
 def driver_objects(**of_driver: object) -> list[Object]:
     """Return all objects of a driver's cloud part, with these values."""
-    made = charted(with_driver(**of_driver))
-    return [it for it in made if it["metadata"]["name"].startswith("csi-bridge-driver")]
+    values = with_driver(**of_driver)
+    names = ("csi-bridge-driver", values["drivers"][0]["name"])
+    return [it for it in charted(values) if it["metadata"]["name"].startswith(names)]
 
 
 def grants(**names: str) -> list[Object]:

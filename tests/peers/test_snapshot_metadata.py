@@ -1,6 +1,5 @@
 """The stock csi-snapshot-metadata and its project's client: they get through the bridge what they get without it."""
 
-import base64
 import json
 import re
 import subprocess
@@ -10,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.kit.certificates import Authority
+from tests.kit.deployed import ROOT, arguments, containers, driver_objects, granted, hub_roles, with_flags
 from tests.kit.forms import slow_in_hub
+from tests.kit.needs import program, skip_without
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
 from tests.kit.peers.control_plane import ControlPlane
@@ -23,7 +23,7 @@ from tests.kit.ports import free_ports
 from tests.kit.processes import Process, Supervisor, listens_on
 from tests.kit.testdriver.metadata import BLOCK_BYTES
 
-pytestmark = [slow_in_hub, pytest.mark.slow]
+pytestmark = [slow_in_hub, pytest.mark.slow, skip_without(program("openssl"))]
 
 Object = dict[str, Any]
 
@@ -32,8 +32,6 @@ _SIDECAR, _CLIENT = "csi-snapshot-metadata", "snapshot-metadata-lister"
 _SIZE_BYTES = 16 << 20
 
 _LIMIT_S = 120.0
-
-_KIND = "SnapshotMetadataService"
 
 
 class Lister:
@@ -46,7 +44,7 @@ class Lister:
     def ask_at(self, port: int, *flags: str) -> tuple[list[Object], str]:
         """The records of the stream, and the error that ended it, if any."""
         address = {"spec": {"address": f"localhost:{port}"}}
-        self._api.patch(_KIND, self._driver, address)
+        self._api.patch("SnapshotMetadataService", self._driver, address)
         who = (f"-service-account-namespace={self._namespace}", "-service-account=backup")
         command = [self._program, f"-kubeconfig={self._kubeconfig}", f"-n={self._namespace}", *who, "-o=json", *flags]
         done = subprocess.run([str(it) for it in command], capture_output=True, text=True, check=False, timeout=60)
@@ -83,56 +81,72 @@ def tunnel(vendor: RunningDriver, tunnel_to: Callable[[Path, str], Tunnel], side
 
 
 @pytest.fixture
-def lister(
-    programs: dict[str, Path], control_plane: ControlPlane, claims: Claims, vendor: RunningDriver, authority: Authority
-) -> Iterator[Lister]:
-    """The client, with the permissions that docs/storage.md gives a backup program."""
-    api, namespace = control_plane.api, claims.namespace
-    api.ensure(_DEFINITION)
-    api.wait_until("CustomResourceDefinition", _DEFINITION["metadata"]["name"], _is_established, what="established")
-    bundle = base64.b64encode(authority.path.read_bytes()).decode()
-    api.create(
-        {
-            "apiVersion": "cbt.storage.k8s.io/v1beta1",
-            "kind": _KIND,
-            "metadata": {"name": vendor.name},
-            "spec": {"address": "localhost:1", "audience": vendor.name, "caCert": bundle},
-        }
-    )
-    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "backup", "namespace": namespace}})
-    _grant(api, "backup", namespace, _OF_CLIENT)
-    kubeconfig = control_plane.service_account_kubeconfig(namespace, "backup")
-    yield Lister(programs[_CLIENT], api, kubeconfig, namespace=namespace, driver=vendor.name)
-    api.delete(_KIND, vendor.name)
+def certificate(tmp_path: Path) -> Path:
+    """The certificate that docs/storage.md makes, here for this machine, with its key beside it."""
+    (command,) = re.findall(r"openssl req .*\n.*subjectAltName=DNS:\$name.*", (ROOT / "docs/storage.md").read_text())
+    steps = f"name=localhost\n{command.replace('.csi-bridge.svc', '')}"
+    subprocess.run(["sh", "-ec", steps], cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path / "metadata.crt"
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
+def deployed(
+    control_plane: ControlPlane, sidecars: Sidecars, vendor: RunningDriver, certificate: Path
+) -> Iterator[list[Object]]:
+    """The driver's objects of the chart, of which those that are not the pod's are in the cluster."""
+    sidecars.install_snapshot_kinds()
+    made = driver_objects(name=vendor.name, snapshotMetadata={"caCert": certificate.read_text()})
+    control_plane.apply(hub_roles())  # with the namespace
+    control_plane.apply(it for it in made if it["kind"] not in {"NetworkPolicy", "StatefulSet"})
+    yield made
+    control_plane.api.delete("SnapshotMetadataService", vendor.name)
+
+
+@pytest.fixture
+def lister(programs: dict[str, Path], control_plane: ControlPlane, claims: Claims, deployed: list[Object]) -> Lister:
+    """The client, with the permissions that docs/storage.md gives a backup program."""
+    api, namespace, group = control_plane.api, claims.namespace, "rbac.authorization.k8s.io"
+    name = f"backup-{namespace}"
+    account = {"kind": "ServiceAccount", "name": "backup", "namespace": namespace}
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "backup", "namespace": namespace}})
+    api.create({"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": _OF_CLIENT})
+    api.create(
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [account],
+        }
+    )
+    assert deployed
+    kubeconfig = control_plane.service_account_kubeconfig(namespace, "backup")
+    return Lister(programs[_CLIENT], api, kubeconfig, namespace=namespace, driver=claims.storage_class)
 
 
 @pytest.fixture
 def start_sidecar(
-    programs: dict[str, Path], control_plane: ControlPlane, supervisor: Supervisor, authority: Authority, claims: Claims
+    programs: dict[str, Path],
+    control_plane: ControlPlane,
+    supervisor: Supervisor,
+    deployed: list[Object],
+    certificate: Path,
 ) -> Callable[[Path], tuple[Process, int]]:
-    """Starts the sidecar on a CSI socket, and returns it with its port. It has no flag to listen on loopback alone."""
-    api, namespace = control_plane.api, claims.namespace
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": _SIDECAR, "namespace": namespace}}
-    api.create(account)
-    _grant(api, _SIDECAR, namespace, _OF_SIDECAR)
-    pem = authority.issue("csi-snapshot-metadata", "csi-bridge", file="metadata")
+    """Starts the chart's container on a CSI socket, and returns it with its port. It listens on all addresses."""
+    (container,) = (it for it in containers(deployed) if it["name"] == _SIDECAR)
 
     def start(socket: Path) -> tuple[Process, int]:
         port, http = free_ports(2)
-        command = [
-            programs[_SIDECAR],
-            f"--kubeconfig={control_plane.service_account_kubeconfig(namespace, _SIDECAR)}",
-            f"--csi-address={socket}",
-            f"--tls-cert={pem.cert}",
-            f"--tls-key={pem.key}",
-            f"--port={port}",
-            f"--http-endpoint=127.0.0.1:{http}",
-        ]
+        flags = with_flags(
+            arguments(container),
+            csi_address=socket,
+            tls_cert=certificate,
+            tls_key=certificate.with_suffix(".key"),
+            port=port,
+            http_endpoint=f"127.0.0.1:{http}",
+        )
+        kubeconfig = control_plane.service_account_kubeconfig("csi-bridge", "csi-bridge-driver")
+        command = [programs[_SIDECAR], *flags, f"--kubeconfig={kubeconfig}"]
         name = f"{_SIDECAR}-{socket.parent.name}"
         return supervisor.start(name, command, ready=lambda: listens_on(http), timeout_s=60.0), port
 
@@ -145,8 +159,11 @@ def test_the_sidecar_gives_the_same_blocks_and_the_same_errors_with_and_without_
     tunnel: Tunnel,
     vendor: RunningDriver,
     claims: Claims,
+    control_plane: ControlPlane,
+    deployed: list[Object],
 ) -> None:
     api, namespace = claims.api, claims.namespace
+    before = len(control_plane.asked_by("csi-bridge-driver"))
     (sidecar, through_bridge), (_, direct) = start_sidecar(tunnel.socket), start_sidecar(vendor.socket)
     claims.ask("data", size_bytes=_SIZE_BYTES, volume_mode="Block")
     claims.ask("files")
@@ -208,6 +225,8 @@ def test_the_sidecar_gives_the_same_blocks_and_the_same_errors_with_and_without_
     tunnel.wait_until_up()
     assert _blocks(ask("-s=first")[0]) == [0, 7, 4095]
     assert sidecar.running
+    asked = {(it.verb, it.group, it.resource) for it in control_plane.asked_by("csi-bridge-driver", since=before)}
+    assert granted(it for it in deployed if it["metadata"]["name"] == "csi-bridge-driver-metadata") == asked
 
     for name in ("first", "second", "of-files"):
         api.delete("VolumeSnapshot", name, namespace=namespace)
@@ -216,64 +235,12 @@ def test_the_sidecar_gives_the_same_blocks_and_the_same_errors_with_and_without_
         claims.let_go(name)
 
 
-def _is_established(definition: Object) -> bool:
-    conditions = definition.get("status", {}).get("conditions", [])
-    return any((it["type"], it["status"]) == ("Established", "True") for it in conditions)
-
-
-_DEFINITION: Object = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": "snapshotmetadataservices.cbt.storage.k8s.io",
-        "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
-    },
-    "spec": {
-        "group": "cbt.storage.k8s.io",
-        "names": {"kind": _KIND, "plural": "snapshotmetadataservices", "singular": "snapshotmetadataservice"},
-        "scope": "Cluster",
-        "versions": [
-            {
-                "name": "v1beta1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
-"""The kind as far as these programs need it. The project publishes the whole."""
-
-_SNAPSHOTS = "snapshot.storage.k8s.io"
-
 _OF_CLIENT = [
-    {"apiGroups": [_SNAPSHOTS], "resources": ["volumesnapshots", "volumesnapshotcontents"], "verbs": ["get"]},
+    {
+        "apiGroups": ["snapshot.storage.k8s.io"],
+        "resources": ["volumesnapshots", "volumesnapshotcontents"],
+        "verbs": ["get"],
+    },
     {"apiGroups": ["cbt.storage.k8s.io"], "resources": ["snapshotmetadataservices"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"]},
 ]
-
-_OF_SIDECAR = [
-    {"apiGroups": ["cbt.storage.k8s.io"], "resources": ["snapshotmetadataservices"], "verbs": ["get"]},
-    {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
-    {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
-    {
-        "apiGroups": [_SNAPSHOTS],
-        "resources": ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"],
-        "verbs": ["get"],
-    },
-]
-
-
-def _grant(api: KubeApi, account: str, namespace: str, rules: list[Object]) -> None:
-    name = f"{account}-{namespace}"
-    group = "rbac.authorization.k8s.io"
-    api.create({"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules})
-    api.create(
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
-        }
-    )

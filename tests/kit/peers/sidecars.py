@@ -15,6 +15,44 @@ from tests.kit.processes import Process, Supervisor, listens_on
 _NAMESPACES = {"snapshot-controller": "kube-system"}
 """Where a sidecar's published ServiceAccount lives, if not in ``default``."""
 
+_METADATA_KIND: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "snapshotmetadataservices.cbt.storage.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+    },
+    "spec": {
+        "group": "cbt.storage.k8s.io",
+        "names": {"kind": "SnapshotMetadataService", "plural": "snapshotmetadataservices"},
+        "scope": "Cluster",
+        "versions": [
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "required": ["address", "audience", "caCert"],
+                                "properties": {
+                                    "address": {"type": "string"},
+                                    "audience": {"type": "string"},
+                                    "caCert": {"type": "string", "format": "byte"},
+                                },
+                            }
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+"""As far as the tests need it. No Go module proxy has what kubernetes-csi/external-snapshot-metadata publishes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sidecars:
@@ -92,8 +130,9 @@ class Sidecars:
         return self._start("snapshot-controller", [*flags], log_name="snapshot-controller", ready=True)
 
     def install_snapshot_kinds(self) -> None:
-        """Give the API server the kinds of snapshots and group snapshots, and wait until it serves them."""
+        """Give the API server the kinds of snapshots, groups of them and their metadata. Wait until it serves them."""
         self.control_plane.apply(self.peer("snapshot-crds"))
+        self.control_plane.api.ensure(_METADATA_KIND)
         for definition in self.control_plane.api.all("CustomResourceDefinition"):
             self.control_plane.api.wait_until(
                 "CustomResourceDefinition",
