@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.e2e.installed import images
 from tests.e2e.installed.nodes import KubeletNode, OwnNode
-from tests.kit.deployed import DEPLOY, OURS, ROOT, WITH_FILES, charted, containers, objects
+from tests.kit.deployed import CRDS, DEPLOY, OURS, ROOT, WITH_FILES, charted, containers, objects
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.processes import Supervisor
@@ -92,6 +92,9 @@ class Site:
         archive = self._write_images()
         self._plane.start()
         self._kubeconfig = self._plane.admin_kubeconfig()
+        self.kubectl(
+            "delete", "-f", str(CRDS)
+        )  # the control plane's own; Helm takes over no object that it has not made
         self._plane.start_scheduler()
         self._start_services()
         cluster = Sidecars(control_plane=self._plane, supervisor=self._supervisor, peer=self._peer)
