@@ -35,11 +35,11 @@ class Page:
     text: str
 
     def under(self, heading: str, *, kind: str = "sh") -> list[str]:
-        """The blocks of a kind between a heading and the next one of its level."""
+        """The blocks of a kind between a heading and the next one of its level or above it."""
         _, _, rest = self.text.partition(f"\n{heading}")
         assert rest, f"no heading {heading}"
-        level = heading.partition(" ")[0]
-        rest = re.split(f"^{level} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+        level = len(heading.partition(" ")[0])
+        rest = re.split(f"^#{{1,{level}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
         return [text for found, text in _BLOCK.findall(rest) if found == kind]
 
     def plain(self, words: str) -> list[str]:

@@ -139,7 +139,7 @@ class Sidecars:
                 definition["metadata"]["name"],
                 lambda found: any(
                     condition["type"] == "Established" and condition["status"] == "True"
-                    for condition in found.get("status", {}).get("conditions", [])
+                    for condition in found.get("status", {}).get("conditions") or ()
                 ),
                 what="established",
             )
