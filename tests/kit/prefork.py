@@ -221,8 +221,24 @@ def _become(standard: list[int], command: list[str], environment: dict[str, str]
     return module
 
 
+def _run(module: str) -> None:
+    """Run a program to its end, as Python does, but leave its modules: to take them down is most of a short life."""
+    status: object = None
+    try:
+        importlib.import_module(module).main()
+    except SystemExit as end:
+        status = end.code
+    if isinstance(status, str):
+        sys.stderr.write(f"{status}\n")
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else bool(status))
+
+
 if __name__ == "__main__":
     for module in _IMPORTED:
         importlib.import_module(module)
     gc.freeze()
-    importlib.import_module(_serve(socket.socket(fileno=os.dup(0)))).main()
+    _run(_serve(socket.socket(fileno=os.dup(0))))
