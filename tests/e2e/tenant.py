@@ -10,7 +10,7 @@ from tests.e2e.cluster import Cluster, Driver
 from tests.e2e.container_image import IMAGE
 from tests.e2e.kubelet_node import KubeletNode
 from tests.e2e.own_node import OwnNode
-from tests.kit.deployed import DEPLOY, objects
+from tests.kit.deployed import grants
 from tests.kit.needs import has_capability
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
@@ -40,9 +40,9 @@ class Tenant:
         self.namespace = cluster.plane.new_namespace()  # the tenant's own
         self._own: list[tuple[str, str]] = []  # kind and name of what it made that is in no namespace
 
-    def apply(self, path: str) -> None:
-        """Create what a file of deploy/ holds, in the tenant's namespace."""
-        for manifest in objects(DEPLOY / path):
+    def grant(self, **names: str) -> None:
+        """Allow the bridge what a driver's values name, such as `serviceAccountTokens`, in the tenant's namespace."""
+        for manifest in grants(**names):
             self.api.create({**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}})
 
     # ---- claims ------------------------------------------------------------------------------------------------------

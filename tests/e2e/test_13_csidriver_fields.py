@@ -130,7 +130,7 @@ def test_a_driver_without_a_controller_gives_inline_volumes_and_needs_nothing_in
 def test_token_requests_give_the_driver_the_pods_tokens(
     cluster: Cluster, tenant: Tenant, fields: Fields, node: str, in_secrets: bool
 ) -> None:
-    tenant.apply("cloud/tokens/tokens-rbac.yaml")
+    tenant.grant(serviceAccountTokens="default")
     fields.set(tokenRequests=[{"audience": _AUDIENCE}], serviceAccountTokenInSecrets=in_secrets)
     tenant.claim("data", fields.driver)
     tenant.start_pod("web", node, "data", serviceAccountName="default")
